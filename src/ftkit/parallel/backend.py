@@ -1,0 +1,78 @@
+"""What the trainer and the loader ask of a backend; they never learn which one they have.
+
+Order of a run: `place_block` for each transformer block, `finish` once, then per optimizer step `backward` for each
+micro-batch (`last` on the final one) and `step`. `save_shards` / `load_shards` hold the trainable parameters and the
+optimizer state; frozen weights are read from the base model again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+OptimizerFactory = Callable[[Sequence[Mapping[str, Any]]], Optimizer]  # parameter groups -> optimizer
+GroupBuilder = Callable[[nn.Module], list[dict[str, Any]]]  # placed net -> parameter groups of its trainable parameters
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Who this process is: global rank, number of processes, its rank on this node, and its device."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+
+class Backend(Protocol):
+    """See DESIGN in ARCHITECTURE.md; every implementation passes tests/parallel/test_contract.py."""
+
+    world: World
+
+    def place_block(self, block: nn.Module, fill: Callable[[nn.Module], None]) -> None:
+        """Let `fill` put real tensors in place of the block's meta ones, then shard or keep the block."""
+
+    def finish(
+        self, net: nn.Module, fill: Callable[[nn.Module], None], build_groups: GroupBuilder, build_optimizer: OptimizerFactory, max_norm: float
+    ) -> tuple[nn.Module, Optimizer]:
+        """Fill and place what no block holds (embeddings, norm, head), and return the module to call and its optimizer.
+
+        Args:
+            max_norm: global gradient norm to clip to; 0 means no clipping.
+        """
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Back-propagate one micro-batch; on the `last` of a step gradients are summed over ranks."""
+
+    def step(self) -> float:
+        """Clip, refuse a non-finite norm, step the optimizer, clear gradients; return the norm before clipping.
+
+        Raises:
+            BackendError: the gradient norm is not finite; no parameter has been changed.
+        """
+
+    def reduce(self, value: Tensor, op: Literal["sum", "max", "min"]) -> Tensor:
+        """Return `value` combined over all ranks."""
+
+    def save_shards(self, folder: Path) -> None:
+        """Write trainable parameters and optimizer state under `folder`; every rank calls it."""
+
+    def load_shards(self, folder: Path) -> None:
+        """Read what `save_shards` wrote, at this or another world size."""
+
+    def full_state(self, names: Iterable[str]) -> Iterable[tuple[str, Tensor]]:
+        """Yield whole tensors by parameter name, one at a time, on the CPU of rank 0 (nothing on other ranks)."""
+
+    def close(self) -> None:
+        """Leave the process group."""

@@ -1,0 +1,16 @@
+"""What every section of a recipe has in common.
+
+A section is a frozen pydantic model whose fields carry the YAML keys' own names (`model_config`, which pydantic
+reserves, is `config_overrides` with that alias). Lists are tuples and mappings are `FrozenMap`, so that a recipe is hashable.
+A field's description is the one source of docs/recipe.md and of the JSON schema.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, no unknown keys, no coercion surprises."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), populate_by_name=True)
