@@ -1,0 +1,61 @@
+"""The `ftkit` command: `ftkit COMMAND ...`.
+
+Only the module of the command that was typed is imported, and none of them imports torch before it has to, so that
+`ftkit check` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from ftkit.errors import FtkitError
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "train": ("ftkit.cli.train", "run a recipe"),
+    "check": ("ftkit.cli.check", "say everything that is wrong with recipes, without running them"),
+    "migrate": ("ftkit.cli.migrate", "rewrite an old recipe in today's dialect"),
+    "schema": ("ftkit.cli.schema", "write the JSON schema of recipes, for editors"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's own) and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] not in COMMANDS:
+        return _overview(words)
+    command = importlib.import_module(COMMANDS[words[0]][0])
+    parser = argparse.ArgumentParser(prog="ftkit")
+    command.add_parser(parser.add_subparsers(required=True))
+    return guarded(lambda: command.run(parser.parse_args(words)))
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """Run `run()`; an error a user can mend becomes its message on stderr and its exit code, a bug keeps its traceback."""
+    try:
+        return run()
+    except FtkitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted; the last whole checkpoint is kept", file=sys.stderr)
+        return 130
+
+
+def _overview(words: Sequence[str]) -> int:
+    """Print the list of commands; with a word that is none of them, say so."""
+    asked_for_help = bool(words) and words[0] in {"-h", "--help", "help"}
+    if words and not asked_for_help:
+        print(f"error: no command {words[0]!r}\nhelp: one of {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    print("usage: ftkit COMMAND ...\n")
+    for name, (_, summary) in COMMANDS.items():
+        print(f"  {name:10} {summary}")
+    print("\n`ftkit COMMAND --help` says more.")
+    return 0 if asked_for_help else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

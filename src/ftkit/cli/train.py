@@ -1,0 +1,38 @@
+"""`ftkit train recipe.yml [key=value ...]`, and what `accelerate launch -m ftkit.train` and `torchrun -m ftkit.train` run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `train` to the commands."""
+    add_arguments(subparsers.add_parser("train", help="run a recipe", description="Run a recipe."))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `train`, shared with `python -m ftkit.train`."""
+    parser.add_argument("recipe", help="the YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="a recipe key; dots go deeper, nothing after = means absent")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Load the recipe and run it; return 0."""
+    import ftkit
+    from ftkit.run import run as run_recipe
+
+    recipe = ftkit.load_recipe(arguments.recipe, arguments.overrides)
+    run_recipe(recipe)
+    return 0
+
+
+def module_main(argv: Sequence[str] | None = None) -> int:
+    """Entry of `python -m ftkit.train`: the same as `ftkit train`."""
+    from ftkit.cli.main import main
+
+    return main(["train", *(sys.argv[1:] if argv is None else argv)])

@@ -1,0 +1,113 @@
+"""What this machine cannot honour of a recipe, and what is done instead.
+
+A recipe written for a node of A100s should still run as a smoke test on a laptop. Each key the machine cannot honour is
+replaced by the nearest thing and listed with the reason; nothing is replaced without a line in that list, and
+`strict: true` turns the list into errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ftkit.errors import FtkitError, RecipeError
+from ftkit.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The facts about a process's device that a recipe depends on.
+
+    Args:
+        device_type: `cpu` or `cuda`.
+        bf16: the device multiplies in bfloat16 at speed.
+        num_processes: processes in this run.
+    """
+
+    device_type: str
+    bf16: bool
+    num_processes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Substitution:
+    """One key of the recipe that is not honoured as written."""
+
+    key: str
+    asked: str
+    used: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.asked} -> {self.used} ({self.reason})"
+
+
+# A rule looks at the recipe and yields (section name, {field: replacement}, substitution).
+Change = tuple[str, dict[str, Any], Substitution]
+Rule = Callable[[Recipe, Machine], Iterator[Change]]
+
+PAGED = {"paged_adamw_8bit": "adamw_bnb_8bit", "paged_adamw_32bit": "adamw_torch", "paged_lion_8bit": "lion_8bit", "paged_lion_32bit": "lion_32bit", "paged_adamw": "adamw_torch", "paged_lion": "lion_32bit"}
+
+
+def fit_to_machine(recipe: Recipe, machine: Machine) -> tuple[Recipe, tuple[Substitution, ...]]:
+    """Return the recipe as this machine can run it, and every change that was needed.
+
+    Raises:
+        RecipeError: `strict: true` and at least one key cannot be honoured.
+    """
+    substitutions: list[Substitution] = []
+    for rule in RULES:
+        for section, fields, substitution in rule(recipe, machine):
+            recipe = recipe.with_fields(section, fields)
+            substitutions.append(substitution)
+    if recipe.general.strict:
+        refuse(substitutions)
+    return recipe, tuple(substitutions)
+
+
+def refuse(substitutions: Sequence[Substitution]) -> None:
+    """Raise one error naming all `substitutions`, if there are any."""
+    if substitutions:
+        raise RecipeError(
+            "strict: true, and this machine cannot honour\n  " + "\n  ".join(map(str, substitutions)),
+            help="change these keys, run on a machine that has them, or set strict: false",
+        )
+
+
+def detect_machine(num_processes: int = 1) -> Machine:
+    """Look at this process's device. Imports torch."""
+    import torch
+
+    if torch.cuda.is_available():
+        return Machine("cuda", bf16=torch.cuda.is_bf16_supported(including_emulation=False), num_processes=num_processes)
+    return Machine("cpu", bf16=False, num_processes=num_processes)
+
+
+def _attention(recipe: Recipe, machine: Machine) -> Iterator[Change]:
+    if machine.device_type == "cpu" and recipe.model.attention in {"flash", "flex"}:
+        used = "torch's scaled dot product attention, one document at a time"
+        key = "flash_attention" if recipe.model.flash_attention else "attn_implementation"
+        asked = str(getattr(recipe.model, key)).lower()
+        fields = {"flash_attention": None, "flex_attention": None, "attn_implementation": "sdpa"}
+        yield "model", fields, Substitution(key, asked, used, "flash and flex attention need a GPU")
+
+
+def _precision(recipe: Recipe, machine: Machine) -> Iterator[Change]:
+    training = recipe.training
+    if training.bf16 is True and not machine.bf16:
+        yield "training", {"bf16": False}, Substitution("bf16", "true", "fp32", "this device has no fast bfloat16")
+    if training.fp16 is True and machine.device_type == "cpu":
+        yield "training", {"fp16": False}, Substitution("fp16", "true", "fp32", "half precision needs a GPU")
+    if training.tf32 is True and machine.device_type == "cpu":
+        yield "training", {"tf32": False}, Substitution("tf32", "true", "fp32", "tf32 is a mode of NVIDIA GPUs")
+
+
+def _paged_optimizer(recipe: Recipe, machine: Machine) -> Iterator[Change]:
+    name = recipe.optimization.optimizer
+    if machine.device_type == "cpu" and name in PAGED:
+        used = PAGED[name]
+        yield "optimization", {"optimizer": used}, Substitution("optimizer", name, used, "paging moves memory off a GPU")
+
+
+RULES: tuple[Rule, ...] = (_attention, _precision, _paged_optimizer)
