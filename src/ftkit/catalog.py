@@ -12,7 +12,10 @@ from typing import Any
 
 FORMATS: Mapping[str, str] = {}
 TEMPLATES: Mapping[str, str] = {}
-QUANTIZERS: Mapping[str, str] = {}
+QUANTIZERS: Mapping[str, str] = {
+    "nf4": "ftkit.model.nf4:NF4Linear",
+    "fp4": "ftkit.model.nf4:FP4Linear",
+}
 OPTIMIZERS: Mapping[str, str] = {}
 SCHEDULES: Mapping[str, str] = {}
 BACKENDS: Mapping[str, str] = {}

@@ -1,0 +1,184 @@
+"""The adapter as PEFT knows it: which modules, with what settings, under what names.
+
+ftkit injects with PEFT, names parameters as PEFT does and writes PEFT's files; only the layer that computes is its own
+(`FusedLoraLinear`, registered for one LoraConfig at a time).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.tuners_utils import check_target_module_exists
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from ftkit.errors import ModelError
+from ftkit.model.lora import FusedLoraLinear
+from ftkit.model.naming import ADAPTER
+from ftkit.model.quantized import QuantizedLinear
+
+if TYPE_CHECKING:
+    from ftkit.recipe.section.adapter import AdapterSection
+
+ALL_LINEAR = "all-linear"
+
+
+def lora_config(section: AdapterSection, net: PreTrainedModel, blocks: Iterable[str], *, base_model: str) -> LoraConfig:
+    """Return PEFT's configuration for `section`, every target checked against `net`.
+
+    Args:
+        net: the plain net, on meta.
+        blocks: names of the decoder blocks; `all-linear` means the linears in these.
+
+    Raises:
+        ModelError: a target or a module to save matches nothing, or the configuration to continue cannot be read.
+    """
+    if section.lora_model_dir:
+        config = read_adapter_config(Path(section.lora_model_dir), section)
+    else:
+        linears = linears_of_blocks(net, blocks)
+        config = LoraConfig(
+            task_type="CAUSAL_LM",
+            r=section.lora_r,
+            lora_alpha=section.lora_alpha,
+            lora_dropout=section.lora_dropout or 0.0,
+            target_modules=targets(section, net, linears),
+            modules_to_save=list(section.lora_modules_to_save) or None,
+            fan_in_fan_out=bool(section.lora_fan_in_fan_out),
+            use_rslora=bool(section.peft_use_rslora),
+            use_dora=bool(section.peft_use_dora),
+        )
+    if config.modules_to_save and getattr(net.config, "tie_word_embeddings", False):
+        config.ensure_weight_tying = True  # a trained copy of the embedding is the head's too, as in the base model
+    config.base_model_name_or_path = base_model
+    check_targets(config, net)
+    return config
+
+
+def linears_of_blocks(net: nn.Module, blocks: Iterable[str]) -> list[str]:
+    """Names of the linear modules inside `blocks`."""
+    return [
+        f"{block}.{name}"
+        for block in blocks
+        for name, module in net.get_submodule(block).named_modules()
+        if isinstance(module, nn.Linear | Conv1D)
+    ]
+
+
+def targets(section: AdapterSection, net: nn.Module, linears: list[str]) -> list[str] | str:
+    """What goes into PEFT's `target_modules`: a regular expression, or names as short as they can be."""
+    given = section.lora_target_modules
+    if isinstance(given, str) and given != ALL_LINEAR:
+        return given
+    names = set() if isinstance(given, str) or given is None else set(given) - {ALL_LINEAR}
+    if section.lora_target_linear or given == ALL_LINEAR or ALL_LINEAR in (given or ()):
+        names |= short_names(net, linears)
+    if not names:
+        raise ModelError(
+            "the adapter has no targets",
+            where="lora_target_modules",
+            help="list modules, or set lora_target_linear: true",
+        )
+    return sorted(names)
+
+
+def short_names(net: nn.Module, linears: list[str]) -> set[str]:
+    """Last parts of `linears` where these match nothing else in the net, whole names otherwise."""
+    wanted = set(linears)
+    others = {
+        name.rpartition(".")[2]
+        for name, module in net.named_modules()
+        if name not in wanted and isinstance(module, nn.Linear | Conv1D)
+    }
+    return {name if name.rpartition(".")[2] in others else name.rpartition(".")[2] for name in linears}
+
+
+def check_targets(config: LoraConfig, net: nn.Module) -> None:
+    """Raise one error that names every target, and every module to save, that matches nothing."""
+    names = [name for name, _ in net.named_modules() if name]
+    wanted = [config.target_modules] if isinstance(config.target_modules, str) else sorted(config.target_modules or ())
+    missing = [target for target in wanted if not any(matches(target, name, config) for name in names)]
+    saved = [
+        name for name in config.modules_to_save or () if not any(n == name or n.endswith(f".{name}") for n in names)
+    ]
+    if not missing and not saved:
+        return
+    existing = sorted(
+        {
+            name.rpartition(".")[2]
+            for name, module in net.named_modules()
+            if isinstance(module, nn.Linear | nn.Embedding | Conv1D)
+        }
+    )
+    hints = [hint for name in (*missing, *saved) for hint in difflib.get_close_matches(name, existing, n=1)]
+    raise ModelError(
+        f"no module of {type(net).__name__} matches, got {', '.join((*missing, *saved))}",
+        where="lora_target_modules" if missing else "lora_modules_to_save",
+        help=f"{f'did you mean {hints[0]}? ' if hints else ''}there are: {', '.join(existing)}",
+    )
+
+
+def matches(target: str, name: str, config: LoraConfig) -> bool:
+    """Whether PEFT would adapt module `name` for this one target."""
+    alone = LoraConfig(target_modules=target if isinstance(config.target_modules, str) else [target])
+    alone.layers_to_transform, alone.layers_pattern = config.layers_to_transform, config.layers_pattern
+    return bool(check_target_module_exists(alone, name))
+
+
+def adapted_modules(config: LoraConfig, net: nn.Module) -> tuple[str, ...]:
+    """Names of the modules that PEFT will adapt."""
+    return tuple(
+        name
+        for name, _ in net.named_modules()
+        if name and check_target_module_exists(config, name) is not None and is_target(config, name)
+    )
+
+
+def is_target(config: LoraConfig, name: str) -> bool:
+    """PEFT answers with a match, a boolean, or a false-looking object for what modules_to_save excludes."""
+    return bool(check_target_module_exists(config, name))
+
+
+def inject(net: PreTrainedModel, config: LoraConfig) -> None:
+    """Put the adapter's layers into `net`, on meta, and leave only them trainable."""
+    layers: dict[type[nn.Module], type[nn.Module]] = {QuantizedLinear: FusedLoraLinear}
+    if not config.use_dora:
+        layers[nn.Linear] = FusedLoraLinear
+    config._register_custom_module(layers)
+    inject_adapter_in_model(config, net, adapter_name=ADAPTER, low_cpu_mem_usage=True)
+
+
+def read_adapter_config(folder: Path, section: AdapterSection) -> LoraConfig:
+    """Read the configuration of the adapter to continue; the recipe may repeat its settings, not contradict them."""
+    if not (folder / "adapter_config.json").is_file():
+        raise ModelError(
+            "no adapter_config.json there", where=f"lora_model_dir: {folder}", help="give the folder of a PEFT adapter"
+        )
+    config = LoraConfig.from_pretrained(str(folder))
+    config.inference_mode = False
+    pairs = {"lora_r": (section.lora_r, config.r), "lora_alpha": (section.lora_alpha, config.lora_alpha)}
+    wrong = [
+        f"{key} {mine} (the adapter has {theirs})"
+        for key, (mine, theirs) in pairs.items()
+        if key in section.model_fields_set and mine != theirs
+    ]
+    if wrong:
+        raise ModelError(
+            f"the recipe contradicts the adapter it continues, got {', '.join(wrong)}",
+            where=f"lora_model_dir: {folder}",
+            help="take the keys out of the recipe, or start a new adapter",
+        )
+    config.lora_dropout = section.lora_dropout or 0.0
+    return config
+
+
+def adapter_config_json(config: LoraConfig) -> Mapping[str, Any]:
+    """Return what adapter_config.json holds for a finished adapter."""
+    values: dict[str, Any] = config.to_dict()
+    values["inference_mode"] = True
+    return {key: sorted(value) if isinstance(value, set) else value for key, value in values.items()}

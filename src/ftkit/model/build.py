@@ -1,0 +1,52 @@
+"""From plan to net: transformers' own class on meta, with quantized linears and the adapter's layers in place."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from ftkit.catalog import QUANTIZERS, load
+from ftkit.model.adapter import inject
+from ftkit.model.naming import is_adapter
+from ftkit.model.plain import plain_net
+from ftkit.model.plan import ModelPlan
+
+
+def build_net(plan: ModelPlan, *, dtype: torch.dtype) -> PreTrainedModel:
+    """Build the net of `plan` without weights; `load_net` fills it.
+
+    The class stays transformers' own (LlamaForCausalLM ...), so parameter names stay transformers' with PEFT's
+    `.base_layer` and `.lora_A.default` in them. Trainable are the adapter's parameters, or all without an adapter.
+
+    Args:
+        dtype: of all float parameters but the adapter's, which are float32; buffers keep the dtype their model gives them.
+    """
+    net = plain_net(plan.config, dtype=dtype, trust_remote_code=plan.trust_remote_code)
+    if plan.quantizer is not None:
+        swap_linears(net, plan, dtype)
+    if plan.adapter is not None:
+        inject(net, copy.deepcopy(plan.adapter))
+    for name, parameter in net.named_parameters():
+        parameter.requires_grad_(parameter.is_floating_point() and (plan.adapter is None or is_adapter(name)))
+    return net
+
+
+def swap_linears(net: nn.Module, plan: ModelPlan, dtype: torch.dtype) -> None:
+    """Replace every linear whose weight the plan quantizes."""
+    assert plan.quantizer is not None
+    kind = load(QUANTIZERS[plan.quantizer.name])
+    for parameter in plan.parameters():
+        if parameter.quantized:
+            path, _, name = parameter.name.rpartition(".")[0].rpartition(".")
+            linear = net.get_submodule(f"{path}.{name}")
+            assert isinstance(linear, nn.Linear)
+            quantized = kind(
+                linear.in_features,
+                linear.out_features,
+                double_quantization=plan.quantizer.double_quantization,
+                bias_dtype=None if linear.bias is None else dtype,
+            )
+            net.get_submodule(path).register_module(name, quantized)

@@ -1,0 +1,77 @@
+"""The tensors of a model in safetensors files, read lazily through mmap.
+
+In: a folder or hub id. Out: `Weights`, which knows names and shapes without reading, and reads one tensor at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from safetensors import safe_open
+from torch import Tensor
+
+from ftkit.errors import ModelError
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+class Weights:
+    """Names, shapes and values of the tensors in `files`."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._handles: dict[str, Any] = {}
+        for file in files:
+            handle = safe_open(str(file), framework="pt")
+            self._handles.update(dict.fromkeys(handle.keys(), handle))
+
+    def names(self) -> list[str]:
+        """All tensors' names."""
+        return list(self._handles)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, from the file's header."""
+        return tuple(self._handles[name].get_slice(name).get_shape())
+
+    def read(self, name: str) -> Tensor:
+        """The tensor on the CPU, in the file's dtype; its memory may be the file's own pages, so never write to it."""
+        tensor: Tensor = self._handles[name].get_tensor(name)
+        return tensor
+
+    def empty(self, name: str) -> Tensor:
+        """A tensor of that shape without memory."""
+        return torch.empty(self.shape(name), device="meta")
+
+
+def open_weights(source: str, revision: str | None) -> Weights:
+    """Open the safetensors files of a folder or a hub id.
+
+    Raises:
+        ModelError: no such folder, no weights in it, or a file that its index names is missing.
+    """
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        folder = Path(snapshot_download(source, revision=revision, allow_patterns=["*.safetensors", INDEX]))
+    if (folder / INDEX).is_file():
+        index = json.loads((folder / INDEX).read_text(encoding="utf8"))
+        files = [folder / name for name in sorted(set(index["weight_map"].values()))]
+    elif (folder / SINGLE).is_file():
+        files = [folder / SINGLE]
+    else:
+        raise ModelError(
+            f"no weights there, neither {SINGLE} nor {INDEX}",
+            where=str(folder),
+            help="ftkit reads safetensors; convert other formats first",
+        )
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise ModelError(
+            f"files named by {INDEX} are missing, got {', '.join(missing)}",
+            where=str(folder),
+            help="download them again",
+        )
+    return Weights(files)

@@ -1,0 +1,27 @@
+"""Activation checkpointing: keep a block's input, run the block again in backward.
+
+The switch of transformers does it for every architecture (its layers are `GradientCheckpointingLayer`s), lets the
+embedding's output ask for a gradient so that frozen ones pass it on, and can skip layers or keep inputs on the host.
+"""
+
+from __future__ import annotations
+
+from transformers import PreTrainedModel
+
+
+def checkpoint_blocks(
+    net: PreTrainedModel, *, enabled: bool, reentrant: bool = False, every: int = 1, offload: bool = False
+) -> None:
+    """Turn activation checkpointing of the blocks on or off.
+
+    Args:
+        net: from `build_net`.
+        enabled: off keeps all activations.
+        reentrant: the older form of torch; PEFT's layers need it under ZeRO-3 (transformers#47254).
+        every: checkpoint one block in `every`; the others keep their activations.
+        offload: keep the blocks' inputs in host memory.
+    """
+    if enabled:
+        net.activation_checkpointing_enable({"use_reentrant": reentrant}, every_n_layers=every, offload=offload)
+    else:
+        net.activation_checkpointing_disable()

@@ -1,0 +1,207 @@
+"""Fill a net on meta from safetensors, one block at a time.
+
+For each block: read its tensors (mmap), quantize one after the other on the device, initialise its adapters, and hand
+the finished block to the backend, which keeps or shards it before the next one is read. The peak is one block beside
+what is already placed, on the device and on the host, for every backend. What no block holds (embeddings, last norm,
+head) comes last, as the `fill` of `backend.finish`.
+
+Adapters are drawn from a generator seeded by the parameter's own name, so they are the same at any world size, in any
+order, on any device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ftkit.errors import ModelError
+from ftkit.model.checkpoint_files import Weights, open_weights
+from ftkit.model.naming import PEFT_PREFIX, is_adapter, owner, peft_name
+from ftkit.model.origins import find_origins
+from ftkit.model.plan import ModelPlan, ParameterPlan
+from ftkit.model.quantized import QuantizedLinear
+
+Fill = Callable[[nn.Module], None]
+PlaceBlock = Callable[[nn.Module, Fill], None]
+
+
+def load_net(
+    net: PreTrainedModel,
+    plan: ModelPlan,
+    place_block: PlaceBlock,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    seed: int = 42,
+) -> Fill:
+    """Fill and place every block of `net`, and return the function that fills the rest (for `backend.finish`).
+
+    Args:
+        net: from `build_net`, on meta.
+        place_block: the backend's; called once a block, in order of execution.
+        dtype: of float parameters, as given to `build_net`.
+        seed: of the adapter's initial values.
+
+    Raises:
+        ModelError: before anything is read, naming all missing, unexpected and misshapen tensors.
+    """
+    loader = Loader(net, plan, device=device, dtype=dtype, seed=seed)
+    for block in plan.blocks:
+        place_block(net.get_submodule(block.name), loader.block_filler(block.name, block.parameters))
+    return loader.fill_root
+
+
+class Loader:
+    """The open checkpoint and what each of the net's parameters is made of."""
+
+    def __init__(
+        self, net: PreTrainedModel, plan: ModelPlan, *, device: torch.device, dtype: torch.dtype, seed: int
+    ) -> None:
+        self.net, self.plan, self.device, self.dtype, self.seed = net, plan, device, dtype, seed
+        self.tied = dict(plan.tied)
+        self.weights: Weights = open_weights(plan.source, plan.revision)
+        self.origins = find_origins(net, self.weights, {p.name: p.stored_shape for p in plan.parameters()}, self.tied)
+        self.adapter = read_adapter(plan, net)
+        self.float32 = re.compile("|".join(net._keep_in_fp32_modules_strict) or r"(?!)")
+
+    def block_filler(self, name: str, parameters: tuple[ParameterPlan, ...]) -> Fill:
+        """Return the function that makes one block whole: weights, adapters and buffers."""
+
+        def fill(block: nn.Module) -> None:
+            self.fill_parameters(parameters)
+            self.fill_adapters(block, f"{name}.")
+            self.move_buffers(block)
+
+        return fill
+
+    def fill_root(self, net: nn.Module) -> None:
+        """Fill what no block holds, and tie what the plan ties."""
+        self.fill_parameters(self.plan.root)
+        for name, source in self.tied.items():
+            self.check_tied(name, source)
+            (module, attribute), (source_module, source_attribute) = owner(self.net, name), owner(self.net, source)
+            setattr(module, attribute, getattr(source_module, source_attribute))
+        inside = tuple(f"{block.name}." for block in self.plan.blocks)
+        self.fill_adapters(net, "", skip=inside)
+        self.move_buffers(net)
+
+    def fill_parameters(self, parameters: tuple[ParameterPlan, ...]) -> None:
+        """Put real tensors in place of `parameters`."""
+        made: dict[str, Tensor] = {}
+        for parameter in parameters:
+            if parameter.name not in self.origins:
+                continue  # transformers says it may be missing; its initial value stands
+            origin, name = self.origins[parameter.name]
+            if name not in made:
+                made |= origin.make(self.net, self.weights.read)
+            self.put(parameter, made.pop(name))
+
+    def put(self, parameter: ParameterPlan, value: Tensor) -> None:
+        """Put one tensor of the checkpoint where it belongs, quantized, cast and grown as planned."""
+        module, attribute = owner(self.net, parameter.name)
+        value = value.to(self.device)
+        if parameter.quantized:
+            assert isinstance(module, QuantizedLinear)
+            module.fill(value)
+            return
+        if value.is_floating_point():
+            value = value.to(torch.float32 if self.float32.search(parameter.name) else self.dtype)
+        value = grown(value, parameter.shape[0]) if parameter.stored_rows is not None else value.clone()
+        old = getattr(module, attribute)
+        if isinstance(old, nn.Parameter):
+            value = nn.Parameter(value, requires_grad=old.requires_grad)
+        setattr(module, attribute, value)
+
+    def fill_adapters(self, module: nn.Module, prefix: str, *, skip: tuple[str, ...] = ()) -> None:
+        """Give the adapter parameters under `module`, whose name in the net is `prefix`, their first values."""
+        for name, parameter in list(module.named_parameters(prefix.rstrip("."), remove_duplicate=False)):
+            if is_adapter(name) and not name.startswith(skip or "\\0"):
+                value = self.adapter_value(name, parameter)
+                holder, _, attribute = name.rpartition(".")
+                parent = self.net.get_submodule(holder)
+                fresh = nn.Parameter(value.to(self.device), requires_grad=parameter.requires_grad)
+                parent.register_parameter(attribute, fresh)
+
+    def adapter_value(self, name: str, parameter: nn.Parameter) -> Tensor:
+        """The first value of one adapter parameter: of the adapter to continue, a copy of the base's, or drawn."""
+        if self.adapter is not None:
+            return self.adapter[peft_name(name)].to(parameter.dtype)
+        if ".modules_to_save." in name:
+            module, attribute = owner(self.net, peft_name(name).removeprefix(PEFT_PREFIX))
+            return getattr(module, attribute).detach().clone()  # type: ignore[no-any-return]
+        return initial_value(name, tuple(parameter.shape), seed=self.seed).to(parameter.dtype)
+
+    def check_tied(self, name: str, source: str) -> None:
+        """Refuse a checkpoint that holds two different tensors for what its configuration ties."""
+        pair = (name, source) if name in self.origins and source in self.origins else ()
+        if pair and self.origins[name] != self.origins[source]:
+            first, second = (self.origins[key][0].make(self.net, self.weights.read)[key] for key in pair)
+            if not torch.equal(first, second):
+                raise ModelError(
+                    f"tie_word_embeddings is true, but the checkpoint holds a {name} that differs from {source}",
+                    where="base_model",
+                    help="set model_config: {tie_word_embeddings: false} to keep both",
+                )
+
+    def move_buffers(self, module: nn.Module) -> None:
+        """Bring the buffers that `module` still holds elsewhere to the device."""
+        for part in module.modules():
+            for name, buffer in part.named_buffers(recurse=False):
+                if not buffer.is_meta and buffer.device != self.device:
+                    setattr(part, name, buffer.to(self.device))
+
+
+def grown(table: Tensor, num_rows: int) -> Tensor:
+    """Return `table` (V, ...) with rows added up to `num_rows`, each the mean of the old ones.
+
+    The mean keeps a new token's logit at the average of the others' (Hewitt 2021, "Initializing new word embeddings").
+    """
+    mean = table.float().mean(0, keepdim=True).to(table.dtype)
+    return torch.cat([table, mean.expand(num_rows - table.shape[0], *table.shape[1:])])
+
+
+def initial_value(name: str, shape: tuple[int, ...], *, seed: int) -> Tensor:
+    """Draw a LoRA parameter as PEFT does: A uniform in +-1/sqrt(in_features), B zero; for embeddings A zero, B normal."""
+    if ".lora_B." in name or ".lora_embedding_A." in name:
+        return torch.zeros(shape)
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    if ".lora_embedding_B." in name:
+        return torch.empty(shape).normal_(generator=generator)
+    bound = 1 / math.sqrt(shape[1])  # kaiming_uniform_ with a = sqrt(5)
+    return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+
+
+def read_adapter(plan: ModelPlan, net: PreTrainedModel) -> Mapping[str, Tensor] | None:
+    """Read the adapter to continue, by PEFT's names; None when a new one starts."""
+    if plan.adapter_folder is None:
+        return None
+    file = Path(plan.adapter_folder) / "adapter_model.safetensors"
+    if not file.is_file():
+        raise ModelError(
+            f"no {file.name} there", where=f"lora_model_dir: {file.parent}", help="give the folder of a PEFT adapter"
+        )
+    values = load_file(file)
+    wanted = {
+        peft_name(name): tuple(p.shape) for name, p in net.named_parameters(remove_duplicate=False) if is_adapter(name)
+    }
+    report = [f"missing: {name}" for name in wanted.keys() - values.keys()]
+    report += [f"unexpected: {name}" for name in values.keys() - wanted.keys()]
+    report += [
+        f"misshapen: {n}, got {tuple(values[n].shape)}, expected {s}"
+        for n, s in wanted.items()
+        if n in values and tuple(values[n].shape) != s
+    ]
+    if report:
+        raise ModelError(
+            "the adapter does not fit the net\n  " + "\n  ".join(sorted(report)), where=f"lora_model_dir: {file.parent}"
+        )
+    return values

@@ -1,0 +1,219 @@
+"""What a run's model will be, in shapes and names, before any weight is read.
+
+In: the recipe's sections. Out: a `ModelPlan`, enough to build the net (`build_net`), to fill it (`load_net`) and to
+count its bytes (`planning/`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from peft import LoraConfig
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from ftkit.catalog import QUANTIZERS
+from ftkit.errors import ModelError
+from ftkit.model.adapter import adapted_modules, lora_config
+from ftkit.model.config import read_config
+from ftkit.model.plain import find_blocks, plain_net
+
+if TYPE_CHECKING:
+    from ftkit.recipe.section.adapter import AdapterSection
+    from ftkit.recipe.section.model import ModelSection
+    from ftkit.recipe.section.quantization import QuantizationSection
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterPlan:
+    """One parameter (or persistent buffer) of transformers' plain net.
+
+    Args:
+        name: transformers' own name.
+        quantized: it is stored by the plan's quantizer instead of in floats.
+        adapted: its module gets LoRA.
+        stored_rows: length of the first axis in the checkpoint, where the vocabulary grows.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    quantized: bool = False
+    adapted: bool = False
+    stored_rows: int | None = None
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        return self.shape if self.stored_rows is None else (self.stored_rows, *self.shape[1:])
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_experts(self) -> bool:
+        """Experts are one three-dimensional parameter in transformers 5; no linear quantizer reaches them."""
+        return len(self.shape) == 3
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """One decoder block: its module's name and class, and its parameters by their whole names."""
+
+    name: str
+    kind: str
+    parameters: tuple[ParameterPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantizer:
+    """Which quantizer of the catalog, with its options."""
+
+    name: str
+    double_quantization: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlan:
+    """The model of a run, before its weights.
+
+    Args:
+        source: folder or hub id of the weights; `base_model` is the recipe's own words for it.
+        config: transformers' configuration, overrides applied, vocabulary as it will be. Not to be changed.
+        blocks: in order of execution.
+        root: what no block holds: embeddings, last norm, head.
+        tied: parameter name -> the one it is the same tensor as.
+        adapter: PEFT's configuration; None for full fine-tuning.
+    """
+
+    base_model: str
+    source: str
+    revision: str | None
+    trust_remote_code: bool
+    config: PretrainedConfig
+    net_class: str
+    blocks: tuple[BlockPlan, ...]
+    root: tuple[ParameterPlan, ...]
+    tied: tuple[tuple[str, str], ...]
+    quantizer: Quantizer | None = None
+    adapter: LoraConfig | None = None
+    adapted: tuple[str, ...] = ()
+    adapter_folder: str | None = None
+
+    def parameters(self) -> Iterator[ParameterPlan]:
+        """Every parameter, blocks first."""
+        for block in self.blocks:
+            yield from block.parameters
+        yield from self.root
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(parameter.numel for parameter in self.parameters())
+
+    @property
+    def num_unquantized_experts(self) -> int:
+        """Parameters of experts that a quantized plan leaves in floats; the caller lists them."""
+        return sum(p.numel for p in self.parameters() if p.is_experts) if self.quantizer else 0
+
+
+def plan_model(
+    model: ModelSection,
+    quantization: QuantizationSection,
+    adapter: AdapterSection,
+    *,
+    tokenizer_length: int | None = None,
+    vocabulary_multiple: int = 1,
+) -> ModelPlan:
+    """Plan the recipe's model.
+
+    Args:
+        tokenizer_length: the vocabulary grows to it when it is longer than the embedding, and never shrinks.
+        vocabulary_multiple: a grown vocabulary is rounded up to a multiple of this (resize_token_embeddings_to_32x).
+
+    Raises:
+        ModelError: see `read_config` and `lora_config`; or a quantizer that does not exist.
+    """
+    config, source = read_config(model)
+    quantizer = choose_quantizer(quantization, adapter)
+    stored_vocabulary = config.vocab_size
+    if tokenizer_length is not None and tokenizer_length > stored_vocabulary:
+        config.vocab_size = math.ceil(tokenizer_length / vocabulary_multiple) * vocabulary_multiple
+    net = plain_net(config, dtype=torch.float32, trust_remote_code=model.trust_remote_code)
+    blocks = find_blocks(net)
+    lora = lora_config(adapter, net, blocks, base_model=model.base_model) if adapter.adapter else None
+    adapted = adapted_modules(lora, net) if lora else ()
+    described = {p.name: p for p in describe(net, blocks, adapted, quantized=quantizer is not None)}
+    if config.vocab_size != stored_vocabulary:
+        described |= {
+            name: replace(described[name], stored_rows=stored_vocabulary)
+            for name in vocabulary_tables(net) & described.keys()
+        }
+    block_plans = tuple(block_plan(name, block, described) for name, block in blocks.items())
+    in_blocks = {p.name for block in block_plans for p in block.parameters}
+    return ModelPlan(
+        base_model=model.base_model,
+        source=source,
+        revision=model.revision_of_model,
+        trust_remote_code=model.trust_remote_code,
+        config=config,
+        net_class=type(net).__name__,
+        blocks=block_plans,
+        root=tuple(p for p in described.values() if p.name not in in_blocks),
+        tied=tuple(net.all_tied_weights_keys.items()),
+        quantizer=quantizer,
+        adapter=lora,
+        adapted=adapted,
+        adapter_folder=adapter.lora_model_dir if lora else None,
+    )
+
+
+def choose_quantizer(quantization: QuantizationSection, adapter: AdapterSection) -> Quantizer | None:
+    """Return the quantizer the recipe asks for, if any."""
+    if not (quantization.load_in_4bit or quantization.load_in_8bit):
+        return None
+    if not adapter.adapter:
+        raise ModelError(
+            "a quantized model cannot be fully fine-tuned",
+            where="load_in_4bit",
+            help="set adapter: qlora, or load_in_4bit: false",
+        )
+    name = quantization.bnb_4bit_quant_type if quantization.load_in_4bit else "int8"
+    if name not in QUANTIZERS:
+        raise ModelError(
+            f"this quantization is not supported yet, got {name}", where="load_in_8bit", help="use load_in_4bit: true"
+        )
+    return Quantizer(name, quantization.bnb_4bit_use_double_quant)
+
+
+def describe(
+    net: PreTrainedModel, blocks: dict[str, nn.Module], adapted: tuple[str, ...], *, quantized: bool
+) -> Iterator[ParameterPlan]:
+    """Every entry of the net's state, tied ones once, with what becomes of it."""
+    inside = tuple(f"{name}." for name in blocks)
+    tied = set(net.all_tied_weights_keys)
+    for name, tensor in net.state_dict().items():
+        module_name, _, attribute = name.rpartition(".")
+        is_linear = type(net.get_submodule(module_name)) is nn.Linear and attribute == "weight"
+        if name not in tied:
+            yield ParameterPlan(
+                name,
+                tuple(tensor.shape),
+                quantized=quantized and is_linear and name.startswith(inside),
+                adapted=module_name in adapted,
+            )
+
+
+def vocabulary_tables(net: PreTrainedModel) -> set[str]:
+    """Names of the parameters with one row a token: the embedding's, the head's weight and bias."""
+    ends = [module for module in (net.get_input_embeddings(), net.get_output_embeddings()) if module is not None]
+    names = {id(module): name for name, module in net.named_modules()}
+    return {f"{names[id(module)]}.{attribute}" for module in ends for attribute, _ in module.named_parameters()}
+
+
+def block_plan(name: str, block: nn.Module, described: dict[str, ParameterPlan]) -> BlockPlan:
+    """The plan of one block out of the net's."""
+    parameters = tuple(p for p in described.values() if p.name.startswith(f"{name}."))
+    return BlockPlan(name, type(block).__name__, parameters)

@@ -1,0 +1,111 @@
+"""Linears whose frozen weight is stored as bytes: what every quantizer shares.
+
+A quantizer is a subclass of `QuantizedLinear` that says how a weight becomes named byte tensors (`encode`) and back
+(`decode`). Packed values and constants alike are ordinary frozen uint8 parameters, so DDP, FSDP2 and ZeRO-3 keep and
+shard them like any other parameter, and no dtype policy (which touches floats only) can change a bit of them.
+
+Three rules make that work under sharding; each was measured before it was written down:
+  - a float constant is a view of its bytes taken at the moment of use, never kept: a view that outlives the forward
+    would keep the whole gathered weight alive;
+  - autograd functions keep the Parameter *objects*: the backend gathers into these same objects again for backward;
+  - nothing is a bf16 tensor in disguise: casts rewrite bytes that happen to spell NaN (bitsandbytes issue 1945).
+
+Shapes: T tokens (any leading axes), D in_features, O out_features.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Decode = Callable[[Sequence[Tensor], torch.dtype], Tensor]  # stored parameters, dtype -> weight (O, D)
+
+
+class QuantizedLinear(nn.Module):
+    """`nn.Linear` with a frozen weight in bytes; its bias, if any, stays a float parameter."""
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias_dtype: torch.dtype | None = None,
+        device: torch.device | str = "meta",
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        bias = None if bias_dtype is None else nn.Parameter(torch.empty(out_features, dtype=bias_dtype, device=device))
+        self.register_parameter("bias", bias)
+
+    @abstractmethod
+    def encode(self, weight: Tensor) -> Mapping[str, Tensor]:
+        """Return the uint8 tensors, by parameter name, that stand for `weight` (O, D) on its device."""
+
+    @abstractmethod
+    def decode(self, stored: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+        """Return the weight (O, D) that `stored`, in the order of `stored_names`, stands for."""
+
+    @property
+    @abstractmethod
+    def stored_names(self) -> tuple[str, ...]:
+        """Names of the byte parameters."""
+
+    def stored(self) -> tuple[nn.Parameter, ...]:
+        """The byte parameters as they are now (whole while a backend runs this module)."""
+        return tuple(self.get_parameter(name) for name in self.stored_names)
+
+    def add_bytes(self, name: str, num_bytes: int, device: torch.device | str) -> None:
+        """Register a frozen parameter of `num_bytes` bytes, without values yet."""
+        self.register_parameter(name, frozen_bytes(torch.empty(num_bytes, dtype=torch.uint8, device=device)))
+
+    def fill(self, weight: Tensor) -> None:
+        """Quantize `weight` (O, D) and put the real bytes in place of the empty ones."""
+        for name, value in self.encode(weight).items():
+            setattr(self, name, frozen_bytes(value))
+
+    def weight_in(self, dtype: torch.dtype) -> Tensor:
+        """The weight (O, D) this layer computes with."""
+        return self.decode(self.stored(), dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = FrozenLinear.apply(x, self.decode, *self.stored())  # type: ignore[no-untyped-call]
+        return y if self.bias is None else y + self.bias
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+def frozen_bytes(value: Tensor) -> nn.Parameter:
+    """`value` (uint8) as a parameter that takes no gradient."""
+    assert value.dtype == torch.uint8
+    return nn.Parameter(value, requires_grad=False)
+
+
+def floats_of(data: Tensor) -> Tensor:
+    """View a uint8 vector as float32; copies only where a backend placed the bytes off a 4-byte border."""
+    if data.storage_offset() % 4:
+        data = data.clone()
+    return data.view(torch.float32)
+
+
+class FrozenLinear(torch.autograd.Function):
+    """y = x W^T for a stored W that takes no gradient: nothing but the stored parameters is kept for backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, decode: Decode, *stored: Tensor) -> Tensor:
+        ctx.save_for_backward(*stored)
+        ctx.decode = decode
+        return x @ decode(stored, x.dtype).t()  # (T, D) -> (T, O)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (dy,) = gradients
+        stored = ctx.saved_tensors
+        dx = dy @ ctx.decode(stored, dy.dtype) if ctx.needs_input_grad[0] else None  # (T, O) -> (T, D)
+        return dx, None, *(None for _ in stored)
