@@ -1,0 +1,111 @@
+"""Prepared examples: flat arrays, memory mapped from disk or in memory, and views that pick some of them.
+
+On disk, in one folder:
+    tokens.npy   (all tokens,)       int32, document after document
+    trained.npy  (all tokens,)       bool, whether a token is a target
+    borders.npy  (documents + 1,)    int64, where each document begins in the two above
+    origins.npy  (documents, 2)      int32, index into the list of files, line
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ftkit.data.values import IGNORED, Example, Where
+
+
+@dataclass(frozen=True, eq=False)
+class ExampleStore(Sequence[Example]):
+    """Tokenized documents by index.
+
+    Args:
+        files: names that `origins` counts into.
+        chosen: which documents of the arrays this view holds, in its order.
+    """
+
+    tokens: np.ndarray
+    trained: np.ndarray
+    borders: np.ndarray
+    origins: np.ndarray
+    files: tuple[str, ...]
+    chosen: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each document, int64."""
+        return np.asarray(self.borders[self.chosen + 1] - self.borders[self.chosen])
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, index: int) -> Example:  # type: ignore[override]  # one document at a time; `select` takes many
+        number = int(self.chosen[index])
+        start, end = int(self.borders[number]), int(self.borders[number + 1])
+        ids = np.array(self.tokens[start:end])
+        file, line = self.origins[number].tolist()
+        labels = np.where(self.trained[start:end], ids, np.int32(IGNORED))
+        return Example(ids, labels, Where(self.files[file], line))
+
+    def __iter__(self) -> Iterator[Example]:
+        return (self[index] for index in range(len(self)))
+
+    def select(self, indices: np.ndarray) -> ExampleStore:
+        """A view of some documents of this one."""
+        return ExampleStore(self.tokens, self.trained, self.borders, self.origins, self.files, self.chosen[indices])
+
+
+@dataclass
+class StoreWriter:
+    """Collects documents, then writes them to a folder or hands them out in memory."""
+
+    _tokens: list[np.ndarray] = field(default_factory=list)
+    _trained: list[np.ndarray] = field(default_factory=list)
+    _origins: list[tuple[int, int]] = field(default_factory=list)
+    _files: dict[str, int] = field(default_factory=dict)
+
+    def add(self, tokens: np.ndarray, trained: np.ndarray, where: Where) -> None:
+        """Take one document: int32 ids and a bool for each."""
+        self._tokens.append(tokens)
+        self._trained.append(trained)
+        self._origins.append((self._files.setdefault(where.file, len(self._files)), where.line))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files seen so far, in the order of their index."""
+        return tuple(self._files)
+
+    def in_memory(self) -> ExampleStore:
+        """Everything added so far as a store."""
+        borders = np.zeros(len(self._tokens) + 1, np.int64)
+        np.cumsum([len(tokens) for tokens in self._tokens], out=borders[1:])
+        tokens = np.concatenate([np.empty(0, np.int32), *self._tokens])
+        trained = np.concatenate([np.empty(0, np.bool_), *self._trained])
+        origins = np.array(self._origins, np.int32).reshape(-1, 2)
+        return ExampleStore(tokens, trained, borders, origins, self.files, np.arange(len(self._tokens)))
+
+
+ARRAYS = ("tokens", "trained", "borders", "origins")
+
+
+def save_store(store: ExampleStore, folder: Path) -> None:
+    """Write the four arrays of a whole store into `folder`."""
+    for name in ARRAYS:
+        np.save(folder / f"{name}.npy", getattr(store, name))
+
+
+def open_store(folder: Path, files: Sequence[str]) -> ExampleStore:
+    """Map the arrays that `save_store` wrote; nothing is read until a document is asked for."""
+    tokens, trained, borders, origins = (_map(folder / f"{name}.npy") for name in ARRAYS)
+    return ExampleStore(tokens, trained, borders, origins, tuple(files), np.arange(len(borders) - 1))
+
+
+def _map(path: Path) -> np.ndarray:
+    """A memory map; numpy cannot map an empty array, so that one is read."""
+    try:
+        return np.load(path, mmap_mode="r")
+    except ValueError:
+        return np.asarray(np.load(path))
