@@ -10,8 +10,23 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-FORMATS: Mapping[str, str] = {}
-TEMPLATES: Mapping[str, str] = {}
+FORMATS: Mapping[str, str] = {
+    "sharegpt": "ftkit.data.formats.sharegpt:build",
+    "chat_template": "ftkit.data.formats.messages:build",
+    "chat_template.default": "ftkit.data.formats.messages:build",
+    "alpaca": "ftkit.data.formats.alpaca:build",
+    "alpaca:chat": "ftkit.data.formats.alpaca:build_chat",
+    "alpaca_chat": "ftkit.data.formats.alpaca:build_chat",
+    "alpaca_chat.load_qa": "ftkit.data.formats.alpaca:build_question_answer",
+    "alpaca_w_system.load_open_orca": "ftkit.data.formats.alpaca:build_open_orca",
+    "gpteacher": "ftkit.data.formats.alpaca:build_gpteacher",
+    "completion": "ftkit.data.formats.completion:build",
+    "pretrain": "ftkit.data.formats.completion:build",
+    "input_output": "ftkit.data.formats.input_output:build",
+}
+TEMPLATES: Mapping[str, str] = {
+    "chatml": "ftkit.data.templates.chatml:TEMPLATE",
+}
 QUANTIZERS: Mapping[str, str] = {
     "nf4": "ftkit.model.nf4:NF4Linear",
     "fp4": "ftkit.model.nf4:FP4Linear",

@@ -79,7 +79,9 @@ class StepPlan:
         size = self.micro_batch_size
         chunks = [chosen[start : start + size] for start in range(0, len(chosen), size)]
         num_rounds = -(-len(chunks) // self.world_size)
-        mine = [chunks[i] if i < len(chunks) else [] for i in range(rank, num_rounds * self.world_size, self.world_size)]
+        mine = [
+            chunks[i] if i < len(chunks) else [] for i in range(rank, num_rounds * self.world_size, self.world_size)
+        ]
         return [list(chain.from_iterable(self.packs[i] for i in chunk)) for chunk in mine]
 
     def documents(self, step: int) -> list[int]:

@@ -1,0 +1,74 @@
+"""The cache of prepared data: a folder named by everything that shapes its content.
+
+A folder is written beside its final name and renamed when whole, so a kill leaves no half cache, and a lock file lets
+one of several processes on a disk do the work while the others wait for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ftkit.data.accounts import PartReport, part_from_json
+from ftkit.data.store import ExampleStore, open_store, save_store
+
+META = "prepared.json"
+
+
+def cache_key(parts: Mapping[str, Any]) -> str:
+    """A name from everything that shapes the tokens, this package's own source included."""
+    described = json.dumps({**parts, "code": code_digest()}, sort_keys=True, default=str)
+    return hashlib.sha256(described.encode()).hexdigest()[:24]
+
+
+def code_digest() -> str:
+    """Changes with any line of the data path, so that a mended formatter never meets old tokens."""
+    hasher = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.rglob("*.py")):
+        hasher.update(file.read_bytes())
+    return hasher.hexdigest()
+
+
+def read_cache(folder: Path) -> tuple[ExampleStore, PartReport] | None:
+    """What `write_cache` left in `folder`, or None."""
+    try:
+        meta = json.loads((folder / META).read_text(encoding="utf8"))
+    except FileNotFoundError:
+        return None
+    return open_store(folder, meta["files"]), part_from_json(meta["report"], cache=f"hit: {folder}")
+
+
+def write_cache(folder: Path, store: ExampleStore, report: PartReport) -> None:
+    """Write a part's arrays and report under a passing name, then give the folder its own."""
+    passing = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    shutil.rmtree(passing, ignore_errors=True)
+    passing.mkdir(parents=True)
+    save_store(store, passing)
+    meta = {"files": store.files, "report": report.to_json()}
+    (passing / META).write_text(json.dumps(meta, indent=1, ensure_ascii=False), encoding="utf8")
+    if report.rejected:
+        lines = [json.dumps({"where": r.where, "reason": r.reason}, ensure_ascii=False) for r in report.rejected]
+        (passing / "rejected.jsonl").write_text("\n".join(lines) + "\n", encoding="utf8")
+    try:
+        passing.rename(folder)
+    except OSError:  # another process was first, with the same content
+        shutil.rmtree(passing)
+
+
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Hold the lock beside `folder`; the system frees it when the process dies."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("w") as file:
+        if sys.platform != "win32":
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

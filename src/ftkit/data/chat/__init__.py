@@ -1,0 +1,1 @@
+"""Chat templates at work: a conversation -> its text and where each message stands in it."""

@@ -1,0 +1,140 @@
+"""Text and trained spans -> token ids and a mask over tokens, many texts at a time.
+
+The whole text is tokenized at once, so its ids are those of inference; the spans are carried over by asking the
+tokenizer which token holds a character, twice for each span. A token that lies across a border is trained if any of its
+characters is: of `": four"`, cut after the colon, a token `": f"` is trained, or the answer's first letter never is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ftkit.data.masks import Span
+from ftkit.data.values import Where
+from ftkit.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A text on its way to tokens.
+
+    Args:
+        add_bos, add_eos: put the tokenizer's BOS in front if it does so itself, its EOS behind.
+        method: how the turns were found; empty for text without turns.
+    """
+
+    text: str
+    spans: Sequence[Span]
+    where: Where
+    add_bos: bool = False
+    add_eos: bool = False
+    method: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Token ids (int32), the mask (bool), and its trained ranges `(first, last, role)`."""
+
+    ids: np.ndarray
+    trained: np.ndarray
+    ranges: Sequence[Span]
+
+    @property
+    def by_role(self) -> dict[str, int]:
+        """Trained tokens of each role."""
+        counts: dict[str, int] = {}
+        for first, last, role in self.ranges:
+            counts[role] = counts.get(role, 0) + last - first
+        return counts
+
+    def cut(self, num_tokens: int) -> Encoded:
+        """The first `num_tokens` tokens."""
+        ranges = [Span(r.start, min(r.end, num_tokens), r.role) for r in self.ranges if r.start < num_tokens]
+        return Encoded(self.ids[:num_tokens], self.trained[:num_tokens], ranges)
+
+
+@dataclass(frozen=True)
+class FastEncoder:
+    """An encoder over the `tokenizers` library, which keeps the way back from characters to tokens.
+
+    Args:
+        backend: the `tokenizers.Tokenizer`.
+        bos: the id put in front of text without a chat template; None if the tokenizer does not.
+        eos: the id put behind it.
+    """
+
+    backend: Any
+    bos: int | None
+    eos: int | None
+
+    def encode(self, texts: Sequence[Marked]) -> list[Encoded]:
+        """Tokenize a batch on all cores."""
+        encodings = self.backend.encode_batch([marked.text for marked in texts], add_special_tokens=False)
+        return [self._masked(marked, encoding) for marked, encoding in zip(texts, encodings, strict=True)]
+
+    def _masked(self, marked: Marked, encoding: Any) -> Encoded:
+        ids = encoding.ids
+        before = [self.bos] if marked.add_bos and self.bos is not None and ids[:1] != [self.bos] else []
+        after = [self.eos] if marked.add_eos and self.eos is not None and ids[-1:] != [self.eos] else []
+        tokens = np.array(before + ids + after, np.int32)
+        trained = np.zeros(len(tokens), np.bool_)
+        ranges = []
+        for span in marked.spans:
+            first, last = _token_range(encoding, span, len(marked.text), len(ids))
+            first, last = first + len(before), last + len(before)
+            if after and span.end == len(marked.text):
+                last += 1  # EOS is the answer's end
+            first = max(first, 1)  # nothing predicts the first token of a document
+            if first < last:
+                trained[first:last] = True
+                ranges.append(Span(first, last, span.role))
+        return Encoded(tokens, trained, ranges)
+
+    def digest(self) -> str:
+        """Changes with the tokenizer's content."""
+        return hashlib.sha256(f"{self.bos} {self.eos} {self.backend.to_str()}".encode()).hexdigest()
+
+
+def fast_encoder(tokenizer: Any) -> FastEncoder:
+    """The encoder of a transformers tokenizer.
+
+    Raises:
+        DataError: it has no fast form, so no way back from characters to tokens.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise DataError(
+            f"the tokenizer has no fast form, got {type(tokenizer).__name__}",
+            where=getattr(tokenizer, "name_or_path", None),
+            help="use a base_model or tokenizer_config whose folder has a tokenizer.json",
+        )
+    backend.no_truncation()
+    backend.no_padding()
+    adds_bos = tokenizer.bos_token_id is not None and tokenizer("x")["input_ids"][:1] == [tokenizer.bos_token_id]
+    return FastEncoder(backend, tokenizer.bos_token_id if adds_bos else None, tokenizer.eos_token_id)
+
+
+def _token_range(encoding: Any, span: Span, num_characters: int, num_tokens: int) -> tuple[int, int]:
+    """Tokens [first, last) that hold any character of the span."""
+    first = _token_at(encoding, span.start, num_characters, num_tokens)
+    last = _token_at(encoding, span.end, num_characters, num_tokens)
+    for character in range(span.end - 1, span.start - 1, -1):  # a token across the span's end belongs to it
+        held = encoding.char_to_token(character)
+        if held is not None:
+            return first, max(last, held + 1) if last < num_tokens else num_tokens
+    return first, last
+
+
+def _token_at(encoding: Any, character: int, num_characters: int, num_tokens: int) -> int:
+    """The token that holds `character`, or the first behind it where normalization dropped it."""
+    while character < num_characters:
+        token: int | None = encoding.char_to_token(character)
+        if token is not None:
+            return token
+        character += 1
+    return num_tokens

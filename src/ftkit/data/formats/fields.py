@@ -1,0 +1,108 @@
+"""Reading one field of a row, with an error that names the row when it is not what it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ftkit.data.values import Conversation, Row, Segments
+from ftkit.errors import DataError
+
+Formatter = Callable[[Row], Conversation | Segments]
+
+# Columns by which a row gives away its format, the most telling first.
+TELLING = (
+    ("messages", "chat_template"),
+    ("conversations", "sharegpt"),
+    ("conversation", "sharegpt"),
+    ("segments", "input_output"),
+    ("instruction", "alpaca"),
+    ("text", "completion"),
+)
+
+
+def text_field(row: Row, name: str, *, optional: bool = False) -> str:
+    """The text in column `name`; with `optional`, empty where it is missing or null.
+
+    Raises:
+        DataError: the column is missing, null or no text.
+    """
+    if name not in row.values:
+        if optional:
+            return ""
+        raise missing_column(row, name)
+    value = row.values[name]
+    if value is None and optional:
+        return ""
+    return as_text(value, f"column {name!r}", row)
+
+
+def as_text(value: Any, what: str, row: Row) -> str:
+    """`value` if it is text that can be encoded.
+
+    Args:
+        what: how the message names the value.
+    """
+    if value is None:
+        raise DataError(
+            f"{what} must be text, got null",
+            where=str(row.where),
+            help="fill it in, remove the row, or set bad_rows: skip",
+        )
+    if not isinstance(value, str):
+        raise DataError(
+            f"{what} must be text, got {_show(value)}",
+            where=str(row.where),
+            help="put the value in quotes, remove the row, or set bad_rows: skip",
+        )
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as bad:
+            raise DataError(
+                f"{what} holds half of a surrogate pair, got {value[bad.start]!r}",
+                where=str(row.where),
+                help="mend the character, remove the row, or set bad_rows: skip",
+            ) from None
+    return value
+
+
+def missing_column(row: Row, name: str) -> DataError:
+    """The error for an absent column, with the type that this row looks like."""
+    found = ", ".join(row.values) or "none"
+    help_ = f"name the column in this data set's entry (the row has: {found})"
+    for column, type_ in TELLING:
+        if column in row.values:
+            help_ = f"the row has {column!r}: did you mean type: {type_}? All its columns: {found}"
+            break
+    return DataError(f"the row has no column {name!r}", where=str(row.where), help=help_)
+
+
+def mapping_field(value: Any, what: str, row: Row) -> Mapping[str, Any]:
+    """`value` if it is an object."""
+    if not isinstance(value, Mapping):
+        raise DataError(
+            f"{what} must be an object, got {_show(value)}",
+            where=str(row.where),
+            help="mend or remove the row, or set bad_rows: skip",
+        )
+    return value
+
+
+def list_field(value: Any, what: str, row: Row) -> list[Any]:
+    """`value` if it is a list that is not empty."""
+    if not isinstance(value, list | tuple) or not value:
+        shown = "an empty list" if isinstance(value, list | tuple) else _show(value)
+        raise DataError(
+            f"{what} must be a list with at least one entry, got {shown}",
+            where=str(row.where),
+            help="mend or remove the row, or set bad_rows: skip",
+        )
+    return list(value)
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "null"
+    shown = repr(value)
+    return f"{type(value).__name__} {shown if len(shown) <= 40 else shown[:37] + '...'}"

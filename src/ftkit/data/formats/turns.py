@@ -1,0 +1,166 @@
+"""What sharegpt and OpenAI messages have in common: a column with a list of turns, each a role and a content."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ftkit.data.formats.fields import as_text, list_field, mapping_field, missing_column
+from ftkit.data.values import Conversation, Message, Row
+from ftkit.errors import DataError
+from ftkit.recipe.section.data import DatasetSection
+
+ROLES: Mapping[str, str] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "human": "user",
+    "prompter": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+    "function_call": "assistant",
+    "tool_call": "assistant",
+    "tool": "tool",
+    "observation": "tool",
+    "function": "tool",
+    "function_response": "tool",
+    "ipython": "tool",
+}
+TRAIN_KEYS = ("train", "training", "weight", "loss_weight")  # a row's own wish for one turn
+SYSTEM_COLUMNS = ("system", "system_prompt")
+
+
+@dataclass(frozen=True)
+class TurnsFormat:
+    """Rows with a column of turns.
+
+    Args:
+        column: the list of turns.
+        role_key, content_key: keys in each turn.
+        roles: the row's role names -> ours.
+        drop_system: leave system turns out.
+    """
+
+    column: str
+    role_key: str
+    content_key: str
+    roles: Mapping[str, str]
+    train_key: str | None = None
+    drop_system: bool = False
+
+    def __call__(self, row: Row) -> Conversation:
+        """The row's turns, in their order, with our role names."""
+        if self.column not in row.values:
+            raise missing_column(row, self.column)
+        turns = list_field(row.values[self.column], f"column {self.column!r}", row)
+        messages = tuple(self._message(turn, number, row) for number, turn in enumerate(turns, start=1))
+        if self.drop_system:
+            messages = tuple(message for message in messages if message.role != "system")
+        elif messages[0].role != "system":
+            messages = (*_system_column(row), *messages)
+        return Conversation(messages, row.where, _tools(row))
+
+    def _message(self, turn: Any, number: int, row: Row) -> Message:
+        turn = mapping_field(turn, f"turn {number}", row)
+        for key in (self.role_key, self.content_key):
+            if key not in turn and not (key == self.content_key and turn.get("tool_calls")):
+                raise _missing_key(turn, number, key, row)
+        role = self._role(turn[self.role_key], number, row)
+        skipped = {self.role_key, self.content_key, self.train_key, *TRAIN_KEYS}
+        extra = {key: value for key, value in turn.items() if key not in skipped and value is not None}
+        content = turn.get(self.content_key)
+        if content is None and turn.get("tool_calls"):
+            content = ""
+        if isinstance(content, list):
+            content, reasoning = _from_parts(content, number, row)
+            extra |= {"reasoning_content": reasoning} if reasoning else {}
+        text = as_text(content, f"turn {number}: {self.content_key!r}", row)
+        return Message(role, text, _wish(turn, (self.train_key,) if self.train_key else TRAIN_KEYS), extra)
+
+    def _role(self, name: Any, number: int, row: Row) -> str:
+        if not isinstance(name, str) or name not in self.roles:
+            raise DataError(
+                f"turn {number}: unknown role, got {name!r}",
+                where=str(row.where),
+                help=f"use one of {', '.join(self.roles)}, or map it: roles: {{assistant: [{name}]}}",
+            )
+        return self.roles[name]
+
+
+def turns_format(dataset: DatasetSection, *, column: str, role_key: str, content_key: str) -> TurnsFormat:
+    """The format with a data set's own names in place of the defaults."""
+    names = dict(dataset.message_property_mappings or {})
+    return TurnsFormat(
+        column=dataset.field_messages or column,
+        role_key=dataset.message_field_role or names.get("role") or role_key,
+        content_key=dataset.message_field_content or names.get("content") or content_key,
+        roles=ROLES | {alias: role for role, aliases in (dataset.roles or {}).items() for alias in _aliases(aliases)},
+        train_key=getattr(dataset, "message_field_training", None),
+        drop_system=bool(getattr(dataset, "drop_system_message", False)),
+    )
+
+
+def _aliases(aliases: Any) -> tuple[str, ...]:
+    return (aliases,) if isinstance(aliases, str) else tuple(aliases)
+
+
+def _wish(turn: Mapping[str, Any], keys: tuple[str | None, ...]) -> bool | None:
+    for key in keys:
+        if key is not None and isinstance(turn.get(key), bool | int | float):
+            return bool(turn[key])
+    return None
+
+
+def _from_parts(parts: list[Any], number: int, row: Row) -> tuple[str, str]:
+    """Content given as a list of typed parts -> its text and its reasoning."""
+    texts: dict[str, list[str]] = {"text": [], "reasoning": []}
+    for part in parts:
+        part = mapping_field(part, f"turn {number}: a part of the content", row)
+        kind = part.get("type", "text")
+        if kind not in texts:
+            raise DataError(
+                f"turn {number}: a part of the content is no text, got type {kind!r}",
+                where=str(row.where),
+                help="only text and reasoning parts can be trained on; remove the row, or set bad_rows: skip",
+            )
+        texts[kind].append(as_text(part.get("text", part.get("value")), f"turn {number}: a part of the content", row))
+    return "".join(texts["text"]), "".join(texts["reasoning"])
+
+
+def _system_column(row: Row) -> tuple[Message, ...]:
+    for name in SYSTEM_COLUMNS:
+        value = row.values.get(name)
+        if isinstance(value, str) and value:
+            return (Message("system", as_text(value, f"column {name!r}", row)),)
+    return ()
+
+
+def _tools(row: Row) -> tuple[Mapping[str, Any], ...]:
+    """The `tools` column: a list, or JSON text that holds one."""
+    tools = row.values.get("tools")
+    if isinstance(tools, str) and tools.strip():
+        try:
+            tools = json.loads(tools)
+        except ValueError as bad:
+            raise DataError(
+                f"column 'tools' is no JSON: {bad}", where=str(row.where), help="mend it, or set bad_rows: skip"
+            ) from None
+    if not tools:
+        return ()
+    return tuple(mapping_field(tool, "a tool", row) for tool in list_field(tools, "column 'tools'", row))
+
+
+def _missing_key(turn: Mapping[str, Any], number: int, key: str, row: Row) -> DataError:
+    found = ", ".join(turn) or "none"
+    return DataError(
+        f"turn {number} has no {key!r}, got keys {found}",
+        where=str(row.where),
+        help="name the keys: message_property_mappings: {role: ..., content: ...}",
+    )

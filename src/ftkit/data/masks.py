@@ -1,0 +1,97 @@
+"""Which characters of a text are trained. The only place where that is decided.
+
+A text is a row of pieces: the trained spans of characters, each under the role that speaks them. Tokens follow from
+characters in `encode.py`: a token is trained if any of its characters is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ftkit.data.chat.renderer import Turn
+from ftkit.data.formats.turns import ROLES
+from ftkit.data.values import Segments
+from ftkit.errors import DataError
+from ftkit.recipe.section.data import DataSection, DatasetSection
+
+
+class Span(NamedTuple):
+    """Trained characters [start, end) and the role they count under in the report."""
+
+    start: int
+    end: int
+    role: str
+
+
+@dataclass(frozen=True)
+class MaskRules:
+    """What the recipe says about training.
+
+    Args:
+        everything: `train_on_inputs`: every character but BOS.
+        roles: our names of the roles that are trained.
+        ends: `train_on_eos`: the end of turn of trained turns (`turn`), of all turns (`all`), of the last trained
+            turn (`last`), of none.
+    """
+
+    everything: bool = False
+    roles: frozenset[str] = frozenset({"assistant"})
+    ends: str = "turn"
+
+    def described(self) -> str:
+        """For the cache's name."""
+        return f"{self.everything} {sorted(self.roles)} {self.ends}"
+
+    def of_turns(self, text: str, turns: Sequence[Turn]) -> list[Span]:
+        """Trained spans of a rendered conversation."""
+        if self.everything:
+            return [Span(0, len(text), "all")]
+        trained = [
+            turn.message.role in self.roles if turn.message.train is None else turn.message.train for turn in turns
+        ]
+        last = max((number for number, is_trained in enumerate(trained) if is_trained), default=-1)
+        spans = []
+        for number, (turn, is_trained) in enumerate(zip(turns, trained, strict=True)):
+            with_end = self.ends == "all" or (
+                is_trained and (self.ends == "turn" or (self.ends == "last" and number == last))
+            )
+            start = turn.start if is_trained else turn.content_end
+            end = turn.end if with_end else turn.content_end
+            if start < end:
+                spans.append(Span(start, end, turn.message.role))
+        return spans
+
+    def of_segments(self, segments: Segments) -> tuple[str, list[Span]]:
+        """The joined text and its trained spans."""
+        spans, position = [], 0
+        for segment in segments.segments:
+            end = position + len(segment.text)
+            if segment.train or self.everything:
+                spans.append(Span(position, end, "all" if self.everything else "assistant"))
+            position = end
+        return "".join(segment.text for segment in segments.segments), spans
+
+
+def mask_rules(data: DataSection, dataset: DatasetSection) -> MaskRules:
+    """The rules of one data set: its own where it has them, else the recipe's.
+
+    Raises:
+        DataError: `roles_to_train` names no role that there is.
+    """
+    names = getattr(dataset, "roles_to_train", None) or data.roles_to_train
+    known = ROLES | {alias: role for role, aliases in (dataset.roles or {}).items() for alias in _listed(aliases)}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise DataError(
+            f"roles_to_train names no role of this data set, got {', '.join(unknown)}",
+            where=dataset.path,
+            help=f"use some of {', '.join(dict.fromkeys(known))}",
+        )
+    ends = getattr(dataset, "train_on_eos", None) or data.train_on_eos
+    return MaskRules(bool(data.train_on_inputs), frozenset(known[name] for name in names), ends)
+
+
+def _listed(names: str | Sequence[str]) -> Sequence[str]:
+    return (names,) if isinstance(names, str) else names

@@ -1,0 +1,231 @@
+"""Rows -> documents of tokens and labels, once: the entry point of the data path.
+
+For each data set entry: its source's rows, through its format to a conversation or segments, through chat template and
+mask rules to text with trained spans, through the tokenizer in batches to ids and mask, through the length rule into the
+store. Every row is accounted for. The result is cached under a name made of everything that shapes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ftkit import catalog
+from ftkit.data.accounts import PartReport, PrepareReport, Rejected, SetAccount
+from ftkit.data.cache import cache_key, lock, read_cache, write_cache
+from ftkit.data.chat.choose import NamedTemplate, build_renderer, choose_template
+from ftkit.data.chat.renderer import Renderer
+from ftkit.data.encode import Encoded, FastEncoder, Marked, fast_encoder
+from ftkit.data.formats.fields import Formatter
+from ftkit.data.masks import MaskRules, mask_rules
+from ftkit.data.sources.source import Source, open_source
+from ftkit.data.split import hold_out
+from ftkit.data.store import ExampleStore, StoreWriter
+from ftkit.data.values import Conversation, Message, Row, Segments, Where
+from ftkit.errors import DataError
+from ftkit.recipe.section.data import DataSection, DatasetSection
+
+ROWS_PER_BATCH = 512  # tokenized together: enough work for all cores, little enough to hold
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run trains on.
+
+    Args:
+        evaluation: `test_datasets`, else the part `val_set_size` holds out, else None.
+        chat_template: the template of the first data set that has one; the saved tokenizer gets it.
+    """
+
+    train: ExampleStore
+    evaluation: ExampleStore | None
+    report: PrepareReport
+    chat_template: str | None
+
+
+def prepare(data: DataSection, tokenizer: Any, *, cache_dir: Path | None, sequence_len: int, seed: int) -> Prepared:
+    """Prepare the data sets of a recipe, or find them prepared.
+
+    Args:
+        tokenizer: with all tokens added (`load_tokenizer`).
+        cache_dir: folder of the cache; None prepares in memory.
+
+    Raises:
+        DataError: a source, row, template or setting cannot be used, or no document is left.
+    """
+    encoder = fast_encoder(tokenizer)
+    entries = [_open_entry(data, dataset, tokenizer) for dataset in data.datasets]
+    if not entries:
+        raise DataError("the recipe names no data set", where="datasets", help="add datasets: [{path: ..., type: ...}]")
+    job = _Job(data, encoder, sequence_len)
+    train, train_report = job.run(entries, cache_dir)
+    if data.test_datasets:
+        tests = [_open_entry(data, dataset, tokenizer) for dataset in data.test_datasets]
+        evaluation, evaluation_report = job.run(tests, cache_dir)
+        held_out: tuple[ExampleStore, ExampleStore | None] = train, evaluation
+    else:
+        held_out, evaluation_report = hold_out(train, data.val_set_size, seed), None
+    num_held = len(held_out[1]) if held_out[1] is not None else 0
+    report = PrepareReport(train_report, evaluation_report, len(held_out[0]), num_held)
+    template = next((entry.template.text for entry in entries if entry.template), None)
+    return Prepared(*held_out, report, template)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One data set entry with its parts found and built."""
+
+    dataset: DatasetSection
+    source: Source
+    formatter: Formatter
+    rules: MaskRules
+    template: NamedTemplate | None
+    renderer: Renderer | None
+
+    def mark(self, row: Row, default_system: str | None) -> Marked:
+        """A row's text and trained spans."""
+        record = self.formatter(row)
+        if isinstance(record, Segments):
+            text, spans = self.rules.of_segments(record)
+            return Marked(text, spans, row.where, record.add_bos, record.add_eos)
+        if self.renderer is None:
+            raise AssertionError("formats of conversations have a template")
+        rendered = self.renderer.render(_with_system(record, default_system))
+        return Marked(
+            rendered.text, self.rules.of_turns(rendered.text, rendered.turns), row.where, method=rendered.method
+        )
+
+
+def _open_entry(data: DataSection, dataset: DatasetSection, tokenizer: Any) -> _Entry:
+    if not isinstance(dataset.type, str) or dataset.type not in catalog.FORMATS:
+        raise DataError(
+            f"unknown data set type, got {dataset.type}",
+            where=dataset.path,
+            help=f"use one of {', '.join(sorted(catalog.FORMATS))}",
+        )
+    formatter: Formatter = catalog.load(catalog.FORMATS[dataset.type])(dataset)
+    is_chat = dataset.type.partition(".")[0] in ("sharegpt", "chat_template")
+    template = choose_template(data, dataset, tokenizer) if is_chat else None
+    renderer = build_renderer(template, tokenizer) if template else None
+    return _Entry(dataset, open_source(dataset), formatter, mask_rules(data, dataset), template, renderer)
+
+
+def _with_system(conversation: Conversation, default: str | None) -> Conversation:
+    if not default or any(message.role == "system" for message in conversation.messages):
+        return conversation
+    return replace(conversation, messages=(Message("system", default), *conversation.messages))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Prepares parts with the same settings."""
+
+    data: DataSection
+    encoder: FastEncoder
+    sequence_len: int
+
+    def run(self, entries: list[_Entry], cache_dir: Path | None) -> tuple[ExampleStore, PartReport]:
+        """One part, from the cache if it is there."""
+        if cache_dir is None:
+            return self._fresh(entries, "off")
+        folder = cache_dir / self._key(entries)
+        with lock(folder):
+            found = read_cache(folder)
+            if found:
+                return found
+            store, report = self._fresh(entries, f"miss: {folder} was not there")
+            write_cache(folder, store, report)
+            written = read_cache(folder)
+        return (written[0], report) if written else (store, report)
+
+    def _fresh(self, entries: list[_Entry], cache: str) -> tuple[ExampleStore, PartReport]:
+        writer, rejected = StoreWriter(), list[Rejected]()
+        accounts = tuple(self._entry(entry, writer, rejected) for entry in entries)
+        return writer.in_memory(), PartReport(accounts, tuple(rejected), cache)
+
+    def _key(self, entries: list[_Entry]) -> str:
+        shaping = ("excess_length_strategy", "bad_rows", "default_system_message")
+        return cache_key(
+            {
+                "sets": [
+                    [e.dataset.model_dump_json(), e.source.digest(), e.rules.described(), e.template] for e in entries
+                ],
+                "tokenizer": self.encoder.digest(),
+                "sequence_len": self.sequence_len,
+                **{name: getattr(self.data, name) for name in shaping},
+            }
+        )
+
+    def _entry(self, entry: _Entry, writer: StoreWriter, rejected: list[Rejected]) -> SetAccount:
+        origin = entry.template.origin if entry.template else ""
+        account = SetAccount(entry.dataset.path, str(entry.dataset.type), origin)
+        rows = self._usable(entry, account, rejected)
+        while batch := list(islice(rows, ROWS_PER_BATCH)):
+            for marked, encoded in zip(batch, self.encoder.encode(batch), strict=True):
+                self._keep(marked, encoded, account, writer)
+        if not account.rows:
+            raise DataError("the data set is empty", where=account.path, help="check the path, split and file")
+        if not account.documents:
+            raise _nothing_left(account, self.sequence_len)
+        return account
+
+    def _usable(self, entry: _Entry, account: SetAccount, rejected: list[Rejected]) -> Iterator[Marked]:
+        """Rows as marked text; a bad row raises, or is set aside."""
+        for row in entry.source.rows():
+            account.rows += 1
+            try:
+                marked = entry.mark(row, self.data.default_system_message)
+            except DataError as bad:
+                if self.data.bad_rows != "skip":
+                    raise
+                account.drop("bad row")
+                rejected.append(Rejected(str(row.where), bad.what))
+                continue
+            if marked.spans:
+                yield marked
+            else:
+                account.drop("nothing to train on")
+
+    def _keep(self, marked: Marked, encoded: Encoded, account: SetAccount, writer: StoreWriter) -> None:
+        """Apply the length rule and store the document."""
+        num_tokens = len(encoded.ids)
+        account.longest = max(account.longest, num_tokens)
+        kept = encoded
+        if num_tokens > self.sequence_len:
+            strategy = self.data.excess_length_strategy
+            if strategy == "error":
+                raise _too_long(num_tokens, self.sequence_len, marked.where)
+            if strategy == "drop":
+                return account.drop("longer than sequence_len")
+            kept = encoded.cut(self.sequence_len)
+        if not kept.trained.any():
+            return account.drop("nothing to train on" if kept is encoded else "nothing to train on within sequence_len")
+        account.truncated += kept is not encoded
+        account.documents += 1
+        account.tokens += len(kept.ids)
+        for role, count in kept.by_role.items():
+            account.trained_tokens[role] = account.trained_tokens.get(role, 0) + count
+        if marked.method:
+            account.methods[marked.method] = account.methods.get(marked.method, 0) + 1
+        return writer.add(kept.ids, kept.trained, marked.where)
+
+
+def _too_long(num_tokens: int, sequence_len: int, where: Where) -> DataError:
+    return DataError(
+        f"the row is longer than sequence_len {sequence_len}, got {num_tokens} tokens",
+        where=str(where),
+        help="raise sequence_len, or set excess_length_strategy to drop or truncate",
+    )
+
+
+def _nothing_left(account: SetAccount, sequence_len: int) -> DataError:
+    reasons = ", ".join(f"{count} {reason}" for reason, count in account.dropped.items())
+    return DataError(
+        f"none of the {account.rows} rows can be trained on ({reasons}; longest row {account.longest} tokens, "
+        f"sequence_len {sequence_len})",
+        where=account.path,
+        help="raise sequence_len, or check roles_to_train and the rows",
+    )

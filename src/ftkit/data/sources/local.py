@@ -1,0 +1,86 @@
+"""Local data: one file, a glob, a folder, or `data_files` under a folder; each file by its kind's reader."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ftkit.data.sources.json_rows import json_rows
+from ftkit.data.sources.table_rows import arrow_rows, csv_rows, parquet_rows, text_rows, tsv_rows
+from ftkit.data.values import Row
+from ftkit.errors import DataError
+
+Reader = Callable[[Path, str], Iterator[Row]]
+
+READERS: Mapping[str, Reader] = {
+    "json": json_rows,
+    "jsonl": json_rows,
+    "ndjson": json_rows,
+    "csv": csv_rows,
+    "tsv": tsv_rows,
+    "parquet": parquet_rows,
+    "arrow": arrow_rows,
+    "txt": text_rows,
+    "text": text_rows,
+    "md": text_rows,
+}
+
+
+def is_local_file_name(path: str) -> bool:
+    """Whether `path` can only mean a file here, by its ending, its start or a wildcard."""
+    ending = path.rsplit(".", 1)[-1].lower()
+    return ending in READERS or path.startswith((".", "/", "~", "\\")) or "*" in path or path[1:3] == ":\\"
+
+
+def local_files(path: str, data_files: Sequence[str]) -> tuple[Path, ...]:
+    """The files that `path` (and `data_files` under it) name, sorted within each pattern.
+
+    Raises:
+        DataError: nothing is there.
+    """
+    base = Path(path).expanduser()
+    if path in READERS and data_files:  # `path: json` with the files in data_files, the way `datasets` takes them
+        base = Path()
+    if data_files:
+        return tuple(file for pattern in data_files for file in _matches(str(base / pattern)))
+    if base.is_dir():
+        files = tuple(f for f in sorted(base.rglob("*")) if f.is_file() and f.suffix[1:].lower() in READERS)
+        if not files:
+            raise DataError(
+                f"the folder holds no data file, got {base.absolute()}",
+                where=path,
+                help=f"put a file there that ends in one of {', '.join(sorted(READERS))}",
+            )
+        return files
+    return _matches(str(base))
+
+
+def read_file(path: Path, kind: str | None) -> Iterator[Row]:
+    """The rows of one file.
+
+    Args:
+        kind: the recipe's `ds_type`; None goes by the file's ending.
+    """
+    ending = kind or path.suffix[1:].lower()
+    if ending not in READERS:
+        raise DataError(
+            f"cannot tell the kind of file, got ending {ending!r}" if not kind else f"unknown ds_type, got {kind!r}",
+            where=str(path),
+            help=f"set ds_type to one of {', '.join(sorted(READERS))}",
+        )
+    return READERS[ending](path, str(path))
+
+
+def _matches(pattern: str) -> tuple[Path, ...]:
+    if Path(pattern).is_file():
+        return (Path(pattern),)
+    found = tuple(Path(match) for match in sorted(glob.glob(pattern, recursive=True)) if Path(match).is_file())
+    if not found:
+        what = "no file matches the pattern" if glob.has_magic(pattern) else "file not found"
+        raise DataError(
+            f"{what}, got {Path(pattern).absolute()}",
+            where=pattern,
+            help="check the path; relative paths start at the folder the command runs in",
+        )
+    return found

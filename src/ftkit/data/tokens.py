@@ -1,0 +1,106 @@
+"""The tokenizer of a recipe: its folder's own, then the recipe's special and added tokens, then a pad token.
+
+All of it happens before any row is read, so that every configured token is one id everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ftkit.errors import DataError
+from ftkit.recipe.section.tokens import SpecialTokens, TokenSection
+
+# Tokens that vocabularies keep for padding or never use otherwise, the most fitting first.
+PAD_CANDIDATES = (
+    "<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<PAD>", "<|finetune_right_pad_id|>", "<|finetune_right_pad|>",
+    "<|reserved_special_token_0|>", "<|fim_pad|>", "<|vision_pad|>", "<|endoftext|>", "<|end_of_text|>",
+)  # fmt: skip
+
+
+def load_tokenizer(tokens: TokenSection, base_model: str, *, revision: str | None, trust_remote_code: bool) -> Any:
+    """The transformers tokenizer with everything the recipe adds to it.
+
+    Args:
+        base_model: folder or hub id, used unless the recipe names a `tokenizer_config`.
+
+    Raises:
+        DataError: there is no tokenizer, or no token can serve as padding.
+    """
+    source = tokens.tokenizer_config or base_model
+    tokenizer = _load(source, tokens.tokenizer_type, revision=revision, trust_remote_code=trust_remote_code)
+    _add_special(tokenizer, tokens.special_tokens)
+    _add_plain(tokenizer, tokens.tokens)
+    if tokens.special_tokens.pad_token is None:
+        choose_pad(tokenizer)
+    return tokenizer
+
+
+def choose_pad(tokenizer: Any) -> None:
+    """Give the tokenizer a pad token that is not its EOS, if any can be had without a new id.
+
+    Padding is masked by position, so even a pad token equal to EOS hides no real EOS; a distinct one keeps the saved
+    tokenizer safe for tools that mask by id. No id is added for it: that would grow the model's embeddings.
+
+    Raises:
+        DataError: the tokenizer has neither a pad, an unknown nor an EOS token.
+    """
+    if tokenizer.pad_token is not None and tokenizer.pad_token != tokenizer.eos_token:
+        return
+    vocabulary = tokenizer.get_vocab()
+    candidates = [token for token in (*PAD_CANDIDATES, tokenizer.unk_token) if token in vocabulary]
+    usable = [token for token in candidates if token not in (tokenizer.eos_token, tokenizer.bos_token)]
+    chosen = usable[0] if usable else tokenizer.eos_token
+    if chosen is None:
+        raise DataError(
+            "the tokenizer has no token that can serve as padding",
+            where=tokenizer.name_or_path or None,
+            help='name one: special_tokens: {pad_token: "..."}',
+        )
+    tokenizer.pad_token = chosen
+
+
+def _load(source: str, kind: str | None, *, revision: str | None, trust_remote_code: bool) -> Any:
+    """By the folder's own description; by the recipe's `tokenizer_type` only where the folder has none.
+
+    A recipe pasted for another model may name a class that does not fit the folder; loading by it would build a
+    tokenizer with the right vocabulary and the wrong rules.
+    """
+    import transformers
+
+    loaders: list[Callable[..., Any]] = [transformers.AutoTokenizer.from_pretrained]
+    if kind not in (None, "AutoTokenizer"):
+        named = getattr(transformers, kind or "", None)
+        if named is None:
+            raise DataError(
+                f"transformers has no tokenizer class of this name, got {kind}",
+                where="tokenizer_type",
+                help="leave tokenizer_type out: the folder says which it is",
+            )
+        loaders.append(named.from_pretrained)
+    problems = []
+    for loader in loaders:
+        try:
+            return loader(source, revision=revision or "main", trust_remote_code=trust_remote_code)
+        except (OSError, ValueError, ImportError) as bad:
+            problems.append(str(bad).strip().split("\n")[0])
+    raise DataError(
+        f"no tokenizer can be loaded ({'; '.join(problems)})",
+        where=source,
+        help="check base_model or tokenizer_config: a folder with a tokenizer.json, or a hub id that can be reached",
+    )
+
+
+def _add_special(tokenizer: Any, special: SpecialTokens) -> None:
+    named = {name: getattr(special, name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+    tokenizer.add_special_tokens({name: text for name, text in named.items() if text is not None})
+    if special.additional_special_tokens:
+        tokenizer.add_special_tokens(
+            {"additional_special_tokens": list(special.additional_special_tokens)}, replace_extra_special_tokens=False
+        )
+
+
+def _add_plain(tokenizer: Any, texts: tuple[str, ...]) -> None:
+    from transformers import AddedToken
+
+    tokenizer.add_tokens([AddedToken(text, lstrip=False, rstrip=False, normalized=False) for text in texts])
