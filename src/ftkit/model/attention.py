@@ -12,7 +12,7 @@ Shapes: B batch (1 when borders are given), T tokens, S keys, H heads, K kv head
 
 from __future__ import annotations
 
-import itertools
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -33,19 +33,32 @@ def register_attention() -> None:
 
 
 def make_mask(
-    *, q_length: int, kv_length: int, attention_mask: Tensor | None = None, local_size: int | None = None, **kwargs: Any
+    *,
+    q_length: int,
+    kv_length: int,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    **kwargs: Any,
 ) -> Tensor | None:
-    """Return what `attend` needs beyond the causal rule: nothing, a window, or a boolean (B, 1, T, S) mask.
+    """Return what `attend` needs beyond the plain causal rule: None, a note, or a boolean (B, 1, T, S) mask.
 
-    A window comes as a (1, 1, 1, 1) integer on the CPU, because some architectures (Qwen2-MoE) tell it to the mask
-    function only. A boolean mask comes from transformers where a cache, padding or a rule of the model's own asks for
-    one; it holds the document borders too, which transformers reads off the position ids.
+    The note is a (1, 1, 1, 2) integer on the CPU: the window (0 for none), which some architectures (Qwen2-MoE) tell
+    only here, and whether transformers saw position ids restart (1), so that `attend` can refuse a packed row whose
+    borders did not reach it. A boolean mask comes from transformers where a cache, padding or a rule of the model's own
+    asks for one; it holds the document borders too.
     """
     own_rule = kwargs.get("use_vmap") or getattr(kwargs.get("config"), "attention_chunk_size", None)
     if attention_mask is None and q_length == kv_length and not own_rule:
-        return None if local_size is None else torch.tensor(local_size).view(1, 1, 1, 1)
+        note = (local_size or 0, int(not allow_is_causal_skip))
+        return torch.tensor(note).view(1, 1, 1, 2) if any(note) else None
     mask: Tensor | None = sdpa_mask(
-        q_length=q_length, kv_length=kv_length, attention_mask=attention_mask, local_size=local_size, **kwargs
+        q_length=q_length,
+        kv_length=kv_length,
+        attention_mask=attention_mask,
+        local_size=local_size,
+        allow_is_causal_skip=allow_is_causal_skip,
+        **kwargs,
     )
     return mask
 
@@ -62,25 +75,27 @@ def attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
     cu_seq_lens_q: Tensor | None = None,
+    position_ids: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention function: (B, H, T, E), (B, K, S, E) x 2 -> (B, T, H, E).
+    """Attend as transformers asks its attention functions to: (B, H, T, E), (B, K, S, E) x 2 -> (B, T, H, E).
 
-    Args:
-        sliding_window: a token sees itself and `sliding_window - 1` tokens before it.
-        softcap: scores become softcap * tanh(scores / softcap) (Gemma 2).
+    `sliding_window` lets a token see itself and `sliding_window - 1` before it; `softcap` turns scores into
+    softcap * tanh(scores / softcap) (Gemma 2).
+
+    Raises:
+        ModelError: a packed row whose borders the architecture does not pass on, or a kind of attention not built yet.
     """
     refuse_unknown(kwargs)
+    packed = False
     if attention_mask is not None and attention_mask.dtype == torch.int64:
-        sliding_window, attention_mask = int(attention_mask), None
+        window, restarts = attention_mask.flatten().tolist()
+        sliding_window, packed, attention_mask = window or None, bool(restarts), None
     one = AttendOne(scaling, dropout, sliding_window, softcap)
-    if cu_seq_lens_q is None or attention_mask is not None:
-        assert attention_mask is not None or not has_borders(kwargs.get("position_ids")), (
-            "packed row without cu_seq_lens_q"
-        )
+    borders = cu_seq_lens_q.tolist() if cu_seq_lens_q is not None else restarts_of(position_ids) if packed else None
+    if borders is None or attention_mask is not None:
         return one(query, key, value, attention_mask).transpose(1, 2).contiguous(), None
-    borders = itertools.pairwise(cu_seq_lens_q.tolist())
-    documents = [one(query[:, :, s:e], key[:, :, s:e], value[:, :, s:e], None) for s, e in borders]
+    documents = [one(query[:, :, s:e], key[:, :, s:e], value[:, :, s:e], None) for s, e in pairwise(borders)]
     return torch.cat(documents, dim=2).transpose(1, 2).contiguous(), None  # (1, H, T, E) -> (1, T, H, E)
 
 
@@ -91,11 +106,15 @@ def refuse_unknown(kwargs: dict[str, Any]) -> None:
         raise ModelError(f"this architecture's attention is not supported yet, it uses {', '.join(given)}")
 
 
-def has_borders(position_ids: Tensor | None) -> bool:
-    """Whether position ids restart inside a row. Looked at on the CPU only, where it costs nothing."""
-    if position_ids is None or position_ids.device.type != "cpu" or position_ids.ndim != 2:
-        return False
-    return bool((position_ids.diff(dim=-1) != 1).any())
+def restarts_of(position_ids: Tensor | None) -> list[int]:
+    """Document borders read off (1, T) position ids, for architectures that pass these on but not `cu_seq_lens_q`."""
+    if position_ids is None or position_ids.shape[0] != 1:
+        raise ModelError(
+            "this architecture does not tell its attention where documents begin, so a packed row would leak",
+            help="documents cannot share a row with this model",
+        )
+    starts = (position_ids[0].diff() != 1).nonzero()[:, 0] + 1
+    return [0, *starts.tolist(), position_ids.shape[1]]
 
 
 class AttendOne:
@@ -107,7 +126,7 @@ class AttendOne:
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """Attend; `mask` (B, 1, T, S), True where a token sees a key, replaces the causal rule and the window."""
         T, S = query.shape[2], key.shape[2]
-        if mask is None and T > 1 and self.window is not None and T > self.window:
+        if mask is None and T > 1 and self.window is not None and self.window < T:
             mask = window_mask(T, self.window, query.device)
         if self.softcap is not None:
             if mask is None and T > 1:
