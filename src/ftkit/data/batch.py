@@ -46,6 +46,6 @@ def collate(store: ExampleStore, document_indices: Sequence[int], *, pad_to: int
 
 def _without_first(labels: np.ndarray) -> np.ndarray:
     """Labels whose first is ignored: after the shift by one, no document predicts the next one's start."""
-    copy = labels.copy()
+    copy: np.ndarray = labels.copy()
     copy[:1] = IGNORED
     return copy

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ftkit.data.chat.renderer import Turn
 from ftkit.data.formats.turns import ROLES
-from ftkit.data.values import Segments
+from ftkit.data.values import Message, Segments
 from ftkit.errors import DataError
 from ftkit.recipe.section.data import DataSection, DatasetSection
 
@@ -48,20 +48,21 @@ class MaskRules:
         """Trained spans of a rendered conversation."""
         if self.everything:
             return [Span(0, len(text), "all")]
-        trained = [
-            turn.message.role in self.roles if turn.message.train is None else turn.message.train for turn in turns
-        ]
+        trained = [self._is_trained(turn.message) for turn in turns]
         last = max((number for number, is_trained in enumerate(trained) if is_trained), default=-1)
         spans = []
         for number, (turn, is_trained) in enumerate(zip(turns, trained, strict=True)):
-            with_end = self.ends == "all" or (
-                is_trained and (self.ends == "turn" or (self.ends == "last" and number == last))
-            )
+            is_last = self.ends == "last" and number == last
+            with_end = self.ends == "all" or (self.ends == "turn" and is_trained) or is_last
             start = turn.start if is_trained else turn.content_end
             end = turn.end if with_end else turn.content_end
             if start < end:
                 spans.append(Span(start, end, turn.message.role))
         return spans
+
+    def _is_trained(self, message: Message) -> bool:
+        """The row's own wish, else by role."""
+        return message.role in self.roles if message.train is None else message.train
 
     def of_segments(self, segments: Segments) -> tuple[str, list[Span]]:
         """The joined text and its trained spans."""
@@ -81,7 +82,7 @@ def mask_rules(data: DataSection, dataset: DatasetSection) -> MaskRules:
         DataError: `roles_to_train` names no role that there is.
     """
     names = getattr(dataset, "roles_to_train", None) or data.roles_to_train
-    known = ROLES | {alias: role for role, aliases in (dataset.roles or {}).items() for alias in _listed(aliases)}
+    known = dict(ROLES) | {alias: role for role, aliases in (dataset.roles or {}).items() for alias in _listed(aliases)}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise DataError(

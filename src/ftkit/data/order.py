@@ -1,6 +1,6 @@
 """The order of training: which documents rank r sees in optimizer step s. A pure function, no state to save.
 
-Every epoch is a seeded permutation of all packs, cut into steps of `micro_batch_size x accumulation x world_size` packs.
+Every epoch is a seeded permutation of all packs, cut into steps of micro_batch_size x accumulation x world_size packs.
 The permutation knows nothing of the ranks, so 8 ranks, or 8 accumulated micro-batches on one, see the same packs in
 the same step; a resumed run asks for step s and gets what the uninterrupted one got. The last step of an
 epoch takes what is left: nothing is dropped, nothing is repeated, no step spans two epochs.
@@ -79,10 +79,8 @@ class StepPlan:
         size = self.micro_batch_size
         chunks = [chosen[start : start + size] for start in range(0, len(chosen), size)]
         num_rounds = -(-len(chunks) // self.world_size)
-        mine = [
-            chunks[i] if i < len(chunks) else [] for i in range(rank, num_rounds * self.world_size, self.world_size)
-        ]
-        return [list(chain.from_iterable(self.packs[i] for i in chunk)) for chunk in mine]
+        chunks += [[]] * (num_rounds * self.world_size - len(chunks))
+        return [list(chain.from_iterable(self.packs[i] for i in chunk)) for chunk in chunks[rank :: self.world_size]]
 
     def documents(self, step: int) -> list[int]:
         """Document indices of the whole step, over all ranks, in the global order."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -30,7 +31,7 @@ from ftkit.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Packs(Sequence[list[int]]):
-    """Packs of document indices, held as one flat array: a million small Python lists would take longer than the packing.
+    """Packs of document indices, held as one flat array: a million small lists would take longer than packing.
 
     Args:
         flat: (documents,) indices, pack after pack.
@@ -58,7 +59,7 @@ class Packs(Sequence[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         flat, borders = self.flat.tolist(), self.borders.tolist()
-        return (flat[start:end] for start, end in zip(borders, borders[1:], strict=False))
+        return (flat[start:end] for start, end in pairwise(borders))
 
 
 def pack(lengths: Sequence[int] | np.ndarray, capacity: int) -> Packs:
@@ -116,7 +117,7 @@ def _refuse_misfits(sizes: np.ndarray, capacity: int) -> None:
 
 
 def _longest_first(sizes: np.ndarray, capacity: int) -> np.ndarray:
-    """Indices by falling length, equal lengths in their own order. Small keys: numpy's stable sort is then a radix sort."""
+    """Indices by falling length, equal lengths in their own order (numpy sorts 16-bit keys by radix)."""
     keys = capacity - sizes
     return np.argsort(keys.astype(np.uint16) if capacity < 1 << 16 else keys, kind="stable")
 
@@ -155,7 +156,7 @@ def _best_fit(counts: np.ndarray, capacity: int) -> tuple[list[_Fill], list[_Ran
 
 
 def _fill_range(range_: _Range, left: int, most: int) -> Iterator[tuple[_Range, int]]:
-    """Split a range by how many of the `left` documents each pack takes: `most`, then the rest in one pack, then none."""
+    """Split a range by how many of the `left` documents a pack takes: `most`, then one with the rest, then none."""
     first, num_packs, num_documents = range_
     full = min(num_packs, left // most)
     rest = left - full * most if full < num_packs else 0
@@ -183,4 +184,5 @@ def _place(order: np.ndarray, fills: list[_Fill], ranges: list[_Range]) -> Packs
 def _spread(first: np.ndarray, count: np.ndarray) -> np.ndarray:
     """The ranges first[i], first[i]+1, ... of count[i] numbers, end to end."""
     ends = np.cumsum(count)
-    return np.arange(ends[-1]) + np.repeat(first - ends + count, count)
+    spread: np.ndarray = np.arange(ends[-1]) + np.repeat(first - ends + count, count)
+    return spread

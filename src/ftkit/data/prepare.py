@@ -1,8 +1,8 @@
 """Rows -> documents of tokens and labels, once: the entry point of the data path.
 
 For each data set entry: its source's rows, through its format to a conversation or segments, through chat template and
-mask rules to text with trained spans, through the tokenizer in batches to ids and mask, through the length rule into the
-store. Every row is accounted for. The result is cached under a name made of everything that shapes it.
+mask rules to text with trained spans, through the tokenizer in batches to ids and mask, through the length rule into
+the store. Every row is accounted for. The result is cached under a name made of everything that shapes it.
 """
 
 from __future__ import annotations
@@ -85,6 +85,10 @@ class _Entry:
     template: NamedTemplate | None
     renderer: Renderer | None
 
+    def described(self) -> list[object]:
+        """For the cache's name."""
+        return [self.dataset.model_dump_json(), self.source.digest(), self.rules.described(), self.template]
+
     def mark(self, row: Row, default_system: str | None) -> Marked:
         """A row's text and trained spans."""
         record = self.formatter(row)
@@ -94,9 +98,8 @@ class _Entry:
         if self.renderer is None:
             raise AssertionError("formats of conversations have a template")
         rendered = self.renderer.render(_with_system(record, default_system))
-        return Marked(
-            rendered.text, self.rules.of_turns(rendered.text, rendered.turns), row.where, method=rendered.method
-        )
+        spans = self.rules.of_turns(rendered.text, rendered.turns)
+        return Marked(rendered.text, spans, row.where, method=rendered.method)
 
 
 def _open_entry(data: DataSection, dataset: DatasetSection, tokenizer: Any) -> _Entry:
@@ -150,9 +153,7 @@ class _Job:
         shaping = ("excess_length_strategy", "bad_rows", "default_system_message")
         return cache_key(
             {
-                "sets": [
-                    [e.dataset.model_dump_json(), e.source.digest(), e.rules.described(), e.template] for e in entries
-                ],
+                "sets": [entry.described() for entry in entries],
                 "tokenizer": self.encoder.digest(),
                 "sequence_len": self.sequence_len,
                 **{name: getattr(self.data, name) for name in shaping},

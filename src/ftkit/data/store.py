@@ -106,6 +106,7 @@ def open_store(folder: Path, files: Sequence[str]) -> ExampleStore:
 def _map(path: Path) -> np.ndarray:
     """A memory map; numpy cannot map an empty array, so that one is read."""
     try:
-        return np.load(path, mmap_mode="r")
+        mapped: np.ndarray = np.load(path, mmap_mode="r")
     except ValueError:
-        return np.asarray(np.load(path))
+        mapped = np.load(path)
+    return mapped

@@ -101,7 +101,8 @@ def turns_format(dataset: DatasetSection, *, column: str, role_key: str, content
         column=dataset.field_messages or column,
         role_key=dataset.message_field_role or names.get("role") or role_key,
         content_key=dataset.message_field_content or names.get("content") or content_key,
-        roles=ROLES | {alias: role for role, aliases in (dataset.roles or {}).items() for alias in _aliases(aliases)},
+        roles=dict(ROLES)
+        | {alias: role for role, aliases in (dataset.roles or {}).items() for alias in _aliases(aliases)},
         train_key=getattr(dataset, "message_field_training", None),
         drop_system=bool(getattr(dataset, "drop_system_message", False)),
     )

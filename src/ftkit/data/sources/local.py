@@ -75,7 +75,8 @@ def read_file(path: Path, kind: str | None) -> Iterator[Row]:
 def _matches(pattern: str) -> tuple[Path, ...]:
     if Path(pattern).is_file():
         return (Path(pattern),)
-    found = tuple(Path(match) for match in sorted(glob.glob(pattern, recursive=True)) if Path(match).is_file())
+    matches = glob.iglob(pattern, recursive=True)  # noqa: PTH207  # Path.glob takes no absolute pattern
+    found = tuple(path for match in sorted(matches) if (path := Path(match)).is_file())
     if not found:
         what = "no file matches the pattern" if glob.has_magic(pattern) else "file not found"
         raise DataError(
