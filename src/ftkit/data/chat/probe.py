@@ -9,8 +9,8 @@ Three facts are needed to say which characters the model must produce, and no te
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from ftkit.data.chat.environment import BLOCK_END, BLOCK_START, CompiledTemplate, RefusedError
 
@@ -20,7 +20,9 @@ KNOWN_ENDS = (
     "<|return|>", "<|call|>", "</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>",
     "<｜end▁of▁sentence｜>", "[|endofturn|]",
 )  # fmt: skip
-BEFORE, AFTER = "\n ", " \n"  # white space around the probe's contents
+BEFORE, AFTER = "\n \n ", " \n \n"  # white space around the probe's contents
+WORDS = ("qwert", "asdfg", "zxcvb", "poiuy")
+ROLES = ("user", "assistant", "user", "assistant")
 
 
 @dataclass(frozen=True)
@@ -29,16 +31,20 @@ class TemplateHabits:
 
     Args:
         opening: the generation prompt, empty if the template has none.
+        header: what stands before an earlier turn of the model, where that is not the generation prompt.
         ends: literals that end a turn when they follow a content.
         tail: what follows the last turn's content, for templates whose end is no token.
         keeps_before, keeps_after: roles whose contents keep their white space at the start, at the end.
+        wants_parts: the template reads contents as lists of parts, and loses plain text.
     """
 
     opening: str = ""
+    header: str = ""
     ends: tuple[str, ...] = KNOWN_ENDS
     tail: str = ""
     keeps_before: frozenset[str] = frozenset()
     keeps_after: frozenset[str] = frozenset()
+    wants_parts: bool = False
 
     def end_of_turn(self, text: str, start: int, stop: int, *, is_last: bool, search: bool) -> int:
         """Where the turn whose content ends at `start` ends: behind its end-of-turn token, or `start` if it has none.
@@ -67,26 +73,19 @@ def probe(template: CompiledTemplate, *, added_tokens: Iterable[str], eos_token:
     Args:
         added_tokens: the tokenizer's special and added tokens, as text.
     """
-    contents = ["qwert", "asdfg", "zxcvb", "poiuy"]
-    roles = ["user", "assistant", "user", "assistant"]
-    turns = [{"role": r, "content": BEFORE + c + AFTER} for r, c in zip(roles, contents, strict=True)]
-    ends = dict.fromkeys([*([eos_token] if eos_token else []), *KNOWN_ENDS])
-    try:
-        text = strip_blocks(template.render(turns))
-    except RefusedError:
-        return TemplateHabits(opening=_opening(template), ends=_longest_first(ends))
-    at = [text.find(content) for content in contents]
-    if min(at) < 0 or at != sorted(at):
-        return TemplateHabits(opening=_opening(template), ends=_longest_first(ends))
-    behind = [a + len(c) for a, c in zip(at, contents, strict=True)]
-    # A content's white space was kept if it is there and is not the template's own: ask for both characters.
-    before = frozenset(role for a, role in zip(at, roles, strict=True) if text.endswith(BEFORE, 0, a))
-    after = frozenset(role for b, role in zip(behind, roles, strict=True) if text.startswith(AFTER, b))
-    tail = text[behind[-1] :].removeprefix(AFTER if "assistant" in after else "").rstrip()
-    first = re.match("|".join(map(re.escape, _longest_first(dict.fromkeys(added_tokens)))) or "(?!)", tail.lstrip())
-    if first:
-        ends[first.group()] = None
-    return TemplateHabits(_opening(template), _longest_first(ends), tail, before, after)
+    ends = _longest_first([*([eos_token] if eos_token else []), *KNOWN_ENDS])
+    for wants_parts in (False, True):
+        text = _render(template, 4, wants_parts=wants_parts)
+        at = [text.find(word) for word in WORDS] if text else [-1]
+        if min(at) >= 0 and at == sorted(at):
+            return _read_off(template, text or "", at, ends, tuple(added_tokens), wants_parts=wants_parts)
+    habits = TemplateHabits(ends=ends)
+    return replace(habits, opening=_opening(template, habits, frozenset()))
+
+
+def as_parts(content: str) -> list[dict[str, str]]:
+    """A content for templates that want parts."""
+    return [{"type": "text", "text": content}]
 
 
 def strip_blocks(text: str) -> str:
@@ -94,15 +93,64 @@ def strip_blocks(text: str) -> str:
     return text.replace(BLOCK_START, "").replace(BLOCK_END, "")
 
 
-def _opening(template: CompiledTemplate) -> str:
-    turns = [{"role": "user", "content": "qwert"}]
-    try:
-        closed = strip_blocks(template.render(turns))
-        opened = strip_blocks(template.render(turns, add_generation_prompt=True))
-    except RefusedError:
+def _read_off(
+    template: CompiledTemplate,
+    text: str,
+    at: Sequence[int],
+    ends: tuple[str, ...],
+    added_tokens: tuple[str, ...],
+    *,
+    wants_parts: bool,
+) -> TemplateHabits:
+    """The habits from the text of the probe, whose contents stand at `at`."""
+    behind = [start + len(word) for start, word in zip(at, WORDS, strict=True)]
+    # White space was kept if all of it is there; a template's own is never this mixture.
+    before = frozenset(role for start, role in zip(at, ROLES, strict=True) if text.endswith(BEFORE, 0, start))
+    after = frozenset(role for end, role in zip(behind, ROLES, strict=True) if text.startswith(AFTER, end))
+    closing = text[behind[3] :].removeprefix(AFTER if "assistant" in after else "").rstrip()
+    known = [literal for literal in ends if literal in closing]
+    first = _alternatives(added_tokens).match(closing.lstrip())
+    if known:  # some templates go on to open the next turn
+        closing = closing[: max(closing.index(literal) + len(literal) for literal in known)]
+    elif first:
+        ends = _longest_first([*ends, first.group()])
+    habits = TemplateHabits("", "", ends, closing, before, after, wants_parts)
+    start = behind[0] + (len(AFTER) if "user" in after else 0)
+    header = text[habits.end_of_turn(text, start, at[1], is_last=False, search=False) : at[1]]
+    header = header.removesuffix(BEFORE if "assistant" in before else "").lstrip()
+    return replace(habits, header=header, opening=_opening(template, habits, after))
+
+
+def _opening(template: CompiledTemplate, habits: TemplateHabits, after: frozenset[str]) -> str:
+    """What the template writes when it is asked to let the model speak."""
+    closed = _render(template, 1, wants_parts=habits.wants_parts)
+    opened = _render(template, 1, wants_parts=habits.wants_parts, add_generation_prompt=True)
+    if closed is None or opened is None:
         return ""
-    return opened[len(closed) :] if opened.startswith(closed) else ""
+    if opened != closed and opened.startswith(closed):
+        return opened[len(closed) :]
+    behind = opened.find(WORDS[0]) + len(WORDS[0]) + (len(AFTER) if "user" in after else 0)
+    return opened[habits.end_of_turn(opened, behind, len(opened), is_last=False, search=False) :].lstrip()
+
+
+def _render(
+    template: CompiledTemplate, num_turns: int, *, wants_parts: bool, add_generation_prompt: bool = False
+) -> str | None:
+    """The first turns of the probe; None if the template refuses them."""
+    contents = [BEFORE + word + AFTER for word in WORDS[:num_turns]]
+    turns = [
+        {"role": role, "content": as_parts(content) if wants_parts else content}
+        for role, content in zip(ROLES, contents, strict=False)
+    ]
+    try:
+        return strip_blocks(template.render(turns, add_generation_prompt=add_generation_prompt))
+    except RefusedError:
+        return None
+
+
+def _alternatives(texts: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, _longest_first(texts))) or "(?!)")
 
 
 def _longest_first(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted((text for text in texts if text), key=len, reverse=True))
+    return tuple(sorted({text for text in texts if text}, key=len, reverse=True))

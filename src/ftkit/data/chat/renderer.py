@@ -16,12 +16,12 @@ Time is linear in the turns for 1 and 2.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ftkit.data.chat.environment import BLOCK_END, BLOCK_START, CompiledTemplate, RefusedError
-from ftkit.data.chat.probe import TemplateHabits, strip_blocks
+from ftkit.data.chat.probe import TemplateHabits, as_parts, strip_blocks
 from ftkit.data.values import Conversation, Message
 from ftkit.errors import DataError
 
@@ -64,7 +64,7 @@ class Renderer:
         """
         messages = [_as_mapping(message) for message in conversation.messages]
         try:
-            blocked = self.template.render(messages, conversation.tools)
+            blocked = self._render(messages, conversation.tools)
         except RefusedError as refused:
             raise DataError(
                 f"the chat template refuses this conversation: {refused}",
@@ -85,6 +85,17 @@ class Renderer:
             )
         return Rendered(text, turns, method)
 
+    def _render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        if self.habits.wants_parts:
+            messages = [{**message, "content": as_parts(message["content"])} for message in messages]
+        return self.template.render(messages, tools, add_generation_prompt=add_generation_prompt)
+
     def _by_marks(
         self, conversation: Conversation, messages: list[dict[str, Any]], text: str
     ) -> tuple[Turn, ...] | None:
@@ -92,7 +103,7 @@ class Renderer:
             return None
         marked = [_marked(message, number) for number, message in enumerate(messages)]
         try:
-            with_marks = strip_blocks(self.template.render(marked, conversation.tools))
+            with_marks = strip_blocks(self._render(marked, conversation.tools))
         except RefusedError:
             return None
         pieces = MARK.split(with_marks)  # text, number, START or END, text, number, ...
@@ -138,12 +149,12 @@ class Renderer:
         return tuple(turns)
 
     def _opened(self, text: str, previous: int, stop: int) -> int | None:
-        """Behind the first generation prompt between two places."""
-        opening = self.habits.opening
-        if not opening:
-            return None
-        found = text.find(opening, previous, stop)
-        return None if found < 0 else found + len(opening)
+        """Behind the first generation prompt, or else the first header of the model, between two places."""
+        for literal in (self.habits.opening, self.habits.header):
+            found = text.find(literal, previous, stop) if literal else -1
+            if found >= 0:
+                return found + len(literal)
+        return None
 
     def _by_blocks(self, conversation: Conversation, blocked: str) -> tuple[Turn, ...] | None:
         """Turns from the template's generation blocks, one for each turn of the model, in order."""
@@ -178,12 +189,11 @@ class Renderer:
             if message.role != "assistant":
                 continue
             try:
-                before = strip_blocks(
-                    self.template.render(messages[:number], conversation.tools, add_generation_prompt=True)
-                )
-                through = strip_blocks(self.template.render(messages[: number + 1], conversation.tools)).rstrip()
+                before = self._render(messages[:number], conversation.tools, add_generation_prompt=True)
+                through = self._render(messages[: number + 1], conversation.tools)
             except RefusedError:
                 return None
+            before, through = strip_blocks(before), strip_blocks(through).rstrip()
             if not (text.startswith(before) and text.startswith(through) and len(before) <= len(through)):
                 return None
             turns.append(self._trimmed(message, text, len(before), len(through)))
