@@ -1,0 +1,31 @@
+"""The adapter that is trained beside a frozen model."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from ftkit.recipe.section.base import Section
+
+
+class AdapterSection(Section):
+    """LoRA and its kin."""
+
+    adapter: Literal["lora", "qlora"] | None = Field(
+        default=None, description="lora, qlora, or nothing for full fine-tuning."
+    )
+    lora_r: int = Field(default=8, description="Rank.")
+    lora_alpha: float = Field(default=16, description="Scale is alpha / r.")
+    lora_dropout: float = Field(default=0.0, description="Dropout before A.")
+    lora_target_modules: tuple[str, ...] | str | None = Field(
+        default=None, description="Names, a regular expression, or all-linear."
+    )
+    lora_target_linear: bool = Field(default=False, description="Adapt every linear layer of the blocks.")
+    lora_modules_to_save: tuple[str, ...] = Field(
+        default=(), description="Modules trained whole and saved with the adapter."
+    )
+    lora_model_dir: str | None = Field(default=None, description="Adapter to continue.")
+    lora_fan_in_fan_out: bool | None = Field(default=None, description="Weights are stored as (in, out).")
+    peft_use_dora: bool = Field(default=False, description="DoRA.")
+    peft_use_rslora: bool = Field(default=False, description="Scale by alpha / sqrt(r).")

@@ -1,0 +1,19 @@
+"""How a run is spread over processes."""
+
+from __future__ import annotations
+
+
+from pydantic import Field
+
+from ftkit.recipe.section.base import Section
+from ftkit.recipe.section.frozen import FrozenMap
+
+
+class BackendSection(Section):
+    """DeepSpeed, FSDP, DDP."""
+
+    deepspeed: str | FrozenMap | None = Field(default=None, description="DeepSpeed configuration: file or mapping.")
+    fsdp: tuple[str, ...] = Field(default=(), description="FSDP options.")
+    fsdp_config: FrozenMap = Field(default_factory=FrozenMap, description="FSDP settings.")
+    fsdp_version: int | None = Field(default=None, description="FSDP version.")
+    ddp_timeout: int | None = Field(default=None, description="Seconds without progress before the run ends.")

@@ -1,0 +1,49 @@
+"""Which model is trained."""
+
+from __future__ import annotations
+
+
+from pydantic import Field
+
+from ftkit.recipe.section.base import Section
+from ftkit.recipe.section.frozen import FrozenMap
+
+
+class ModelSection(Section):
+    """The base model and how it is read."""
+
+    base_model: str = Field(description="Folder or hub id of the model, or ftkit:smollm2-135m-instruct.")
+    model_type: str | None = Field(
+        default=None, description="Class of transformers that reads it; checked against the model."
+    )
+    trust_remote_code: bool = Field(default=False, description="Run the Python code that comes with the model.")
+    revision_of_model: str | None = Field(default=None, description="Branch, tag or commit on the hub.")
+    config_overrides: FrozenMap = Field(
+        default_factory=FrozenMap, alias="model_config", description="Values put into the model's own configuration."
+    )
+    flash_attention: bool | None = Field(default=None, description="Use flash attention.")
+    sdp_attention: bool | None = Field(default=None, description="Use torch's scaled dot product attention.")
+    eager_attention: bool | None = Field(default=None, description="Use plain attention.")
+    flex_attention: bool | None = Field(default=None, description="Use flex attention.")
+    xformers_attention: bool | None = Field(default=None, description="Not served; false is accepted.")
+    attn_implementation: str | None = Field(default=None, description="Name of the attention implementation.")
+
+    @property
+    def attention(self) -> str:
+        """The kind of attention asked for: auto, flash, sdpa, eager or flex."""
+        named = {
+            "flash_attention_2": "flash",
+            "flash_attention_3": "flash",
+            "sdpa": "sdpa",
+            "eager": "eager",
+            "flex_attention": "flex",
+        }
+        if self.attn_implementation:
+            return named.get(self.attn_implementation, "auto")
+        flags = {
+            "flash": self.flash_attention,
+            "sdpa": self.sdp_attention,
+            "eager": self.eager_attention,
+            "flex": self.flex_attention,
+        }
+        return next((kind for kind, wanted in flags.items() if wanted), "auto")

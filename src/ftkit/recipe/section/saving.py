@@ -1,0 +1,26 @@
+"""What is written, where and when."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from ftkit.recipe.section.base import Section
+
+
+class SavingSection(Section):
+    """Output folder and checkpoints."""
+
+    output_dir: str = Field(default="./model-out", description="Folder of the run.")
+    save_steps: int | float | None = Field(default=None, description="Steps, or share of the run, between checkpoints.")
+    saves_per_epoch: int | None = Field(default=None, description="Checkpoints an epoch.")
+    save_strategy: Literal["steps", "epoch", "no", "best"] | None = Field(default=None, description="When to save.")
+    save_total_limit: int | None = Field(default=None, description="Checkpoints kept.")
+    save_safetensors: bool | None = Field(default=None, description="Always true here.")
+    resume_from_checkpoint: bool | str | None = Field(
+        default=None, description="A checkpoint, or true for the newest whole one."
+    )
+    auto_resume_from_checkpoints: bool | None = Field(
+        default=None, description="Resume from the newest checkpoint if there is one."
+    )

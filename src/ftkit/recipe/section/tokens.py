@@ -1,0 +1,34 @@
+"""The tokenizer and the tokens a recipe adds to it."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ftkit.recipe.section.base import Section
+
+
+class SpecialTokens(Section):
+    """Texts of the special tokens; absent ones stay the tokenizer's own."""
+
+    bos_token: str | None = Field(default=None, description="Begin of text.")
+    eos_token: str | None = Field(default=None, description="End of text.")
+    pad_token: str | None = Field(default=None, description="Padding.")
+    unk_token: str | None = Field(default=None, description="Unknown.")
+    additional_special_tokens: tuple[str, ...] = Field(default=(), description="Further special tokens.")
+
+
+class TokenSection(Section):
+    """The tokenizer."""
+
+    tokenizer_type: str | None = Field(
+        default=None, description="Class of the tokenizer, where its folder does not say."
+    )
+    tokenizer_config: str | None = Field(
+        default=None, description="Folder or hub id of the tokenizer, if not the model's."
+    )
+    tokenizer_use_fast: bool | None = Field(default=None, description="Use the fast tokenizer.")
+    special_tokens: SpecialTokens = Field(default_factory=SpecialTokens, description="Special tokens.")
+    tokens: tuple[str, ...] = Field(default=(), description="Tokens to add.")
+    resize_token_embeddings_to_32x: bool = Field(
+        default=False, description="Round a grown vocabulary up to a multiple of 32."
+    )

@@ -1,0 +1,30 @@
+"""Batch sizes, length, precision."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from ftkit.recipe.section.base import Section
+from ftkit.recipe.section.frozen import FrozenMap
+
+
+class TrainingSection(Section):
+    """The run itself."""
+
+    micro_batch_size: int = Field(default=1, description="Documents or packs a forward pass.")
+    gradient_accumulation_steps: int = Field(default=1, description="Forward passes an optimizer step.")
+    eval_batch_size: int | None = Field(default=None, description="Micro-batch of evaluation.")
+    num_epochs: float = Field(default=1, description="Passes over the data; may be fractional.")
+    max_steps: int | None = Field(default=None, description="Optimizer steps; counts alone when given.")
+    seed: int = Field(default=42, description="Seed of everything random.")
+    bf16: bool | Literal["auto"] | None = Field(default=None, description="Compute in bfloat16.")
+    fp16: bool | None = Field(default=None, description="Compute in float16.")
+    tf32: bool | None = Field(default=None, description="Let float32 products run in tf32.")
+    fp8: bool = Field(default=False, description="Frozen products in 8 bits.")
+    gradient_checkpointing: bool | str = Field(default=False, description="Recompute activations in backward.")
+    gradient_checkpointing_kwargs: FrozenMap = Field(default_factory=FrozenMap, description="use_reentrant.")
+    max_grad_norm: float = Field(default=1.0, description="Clip the global gradient norm to this; 0 for no clipping.")
+    logging_steps: int | float = Field(default=1, description="Steps, or share of the run, between log lines.")
+    sample_prompts: tuple[str, ...] = Field(default=(), description="Questions answered before and after training.")
