@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ftkit.data.tokens import load_tokenizer
-from ftkit.recipe.section.tokens import SpecialTokens, TokenSection
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+
+from ftkit.data.tokens import load_tokenizer
+from ftkit.recipe.section.tokens import SpecialTokens, TokenSection
 
 LINES = [
     "Hello, how can I help you today?",

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+
 from ftkit.data.batch import collate
 from ftkit.data.store import ExampleStore, StoreWriter
 from ftkit.data.values import IGNORED, Where

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from ftkit.data.order import StepPlan, evaluation_batches
 from ftkit.data.packing import pack, pack_singly
 from ftkit.errors import DataError
-from hypothesis import given
-from hypothesis import strategies as st
 
 sizes = st.integers(1, 5)
 

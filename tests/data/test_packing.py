@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ftkit.data.packing import Packs, pack, pack_singly
-from ftkit.errors import DataError
 from hypothesis import given
 from hypothesis import strategies as st
+
+from ftkit.data.packing import Packs, pack, pack_singly
+from ftkit.errors import DataError
 
 lengths_and_capacity = st.integers(1, 60).flatmap(
     lambda capacity: st.tuples(st.lists(st.integers(1, capacity), max_size=80), st.just(capacity))

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from ftkit.data.split import hold_out
 from ftkit.data.store import ExampleStore, StoreWriter
 from ftkit.data.values import Where
 from ftkit.errors import DataError
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def store(num: int) -> ExampleStore:

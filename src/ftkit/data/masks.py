@@ -81,8 +81,8 @@ def mask_rules(data: DataSection, dataset: DatasetSection) -> MaskRules:
     Raises:
         DataError: `roles_to_train` names no role that there is.
     """
-    names = getattr(dataset, "roles_to_train", None) or data.roles_to_train
-    known = dict(ROLES) | {alias: role for role, aliases in (dataset.roles or {}).items() for alias in _listed(aliases)}
+    names = dataset.roles_to_train or data.roles_to_train
+    known = dict(ROLES) | {alias: role for role, aliases in dataset.roles.items() for alias in _listed(aliases)}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise DataError(
@@ -90,8 +90,8 @@ def mask_rules(data: DataSection, dataset: DatasetSection) -> MaskRules:
             where=dataset.path,
             help=f"use some of {', '.join(dict.fromkeys(known))}",
         )
-    ends = getattr(dataset, "train_on_eos", None) or data.train_on_eos
-    return MaskRules(bool(data.train_on_inputs), frozenset(known[name] for name in names), ends)
+    ends = dataset.train_on_eos or data.train_on_eos
+    return MaskRules(data.train_on_inputs, frozenset(known[name] for name in names), ends)
 
 
 def _listed(names: str | Sequence[str]) -> Sequence[str]:

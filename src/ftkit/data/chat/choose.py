@@ -33,7 +33,7 @@ def choose_template(data: DataSection, dataset: DatasetSection, tokenizer: Any) 
     if dataset.conversation:
         return _built_in(dataset.conversation, f"{dataset.path}: conversation")
     name = dataset.chat_template or data.chat_template
-    inline = getattr(dataset, "chat_template_jinja", None) or data.chat_template_jinja
+    inline = data.chat_template_jinja
     if name == "jinja" or (name is None and inline):
         return _inline(inline)
     if name is None:

@@ -45,15 +45,12 @@ class TurnsFormat:
         column: the list of turns.
         role_key, content_key: keys in each turn.
         roles: the row's role names -> ours.
-        drop_system: leave system turns out.
     """
 
     column: str
     role_key: str
     content_key: str
     roles: Mapping[str, str]
-    train_key: str | None = None
-    drop_system: bool = False
 
     def __call__(self, row: Row) -> Conversation:
         """The row's turns, in their order, with our role names."""
@@ -61,9 +58,7 @@ class TurnsFormat:
             raise missing_column(row, self.column)
         turns = list_field(row.values[self.column], f"column {self.column!r}", row)
         messages = tuple(self._message(turn, number, row) for number, turn in enumerate(turns, start=1))
-        if self.drop_system:
-            messages = tuple(message for message in messages if message.role != "system")
-        elif messages[0].role != "system":
+        if messages[0].role != "system":
             messages = (*_system_column(row), *messages)
         return Conversation(messages, row.where, _tools(row))
 
@@ -73,7 +68,7 @@ class TurnsFormat:
             if key not in turn and not (key == self.content_key and turn.get("tool_calls")):
                 raise _missing_key(turn, number, key, row)
         role = self._role(turn[self.role_key], number, row)
-        skipped = {self.role_key, self.content_key, self.train_key, *TRAIN_KEYS}
+        skipped = {self.role_key, self.content_key, *TRAIN_KEYS}
         extra = {key: value for key, value in turn.items() if key not in skipped and value is not None}
         content = turn.get(self.content_key)
         if content is None and turn.get("tool_calls"):
@@ -82,7 +77,7 @@ class TurnsFormat:
             content, reasoning = _from_parts(content, number, row)
             extra |= {"reasoning_content": reasoning} if reasoning else {}
         text = as_text(content, f"turn {number}: {self.content_key!r}", row)
-        return Message(role, text, _wish(turn, (self.train_key,) if self.train_key else TRAIN_KEYS), extra)
+        return Message(role, text, _wish(turn), extra)
 
     def _role(self, name: Any, number: int, row: Row) -> str:
         if not isinstance(name, str) or name not in self.roles:
@@ -96,15 +91,12 @@ class TurnsFormat:
 
 def turns_format(dataset: DatasetSection, *, column: str, role_key: str, content_key: str) -> TurnsFormat:
     """The format with a data set's own names in place of the defaults."""
-    names = dict(dataset.message_property_mappings or {})
+    names = dataset.message_property_mappings
     return TurnsFormat(
         column=dataset.field_messages or column,
         role_key=dataset.message_field_role or names.get("role") or role_key,
         content_key=dataset.message_field_content or names.get("content") or content_key,
-        roles=dict(ROLES)
-        | {alias: role for role, aliases in (dataset.roles or {}).items() for alias in _aliases(aliases)},
-        train_key=getattr(dataset, "message_field_training", None),
-        drop_system=bool(getattr(dataset, "drop_system_message", False)),
+        roles=dict(ROLES) | {alias: role for role, aliases in dataset.roles.items() for alias in _aliases(aliases)},
     )
 
 
@@ -112,9 +104,9 @@ def _aliases(aliases: Any) -> tuple[str, ...]:
     return (aliases,) if isinstance(aliases, str) else tuple(aliases)
 
 
-def _wish(turn: Mapping[str, Any], keys: tuple[str | None, ...]) -> bool | None:
-    for key in keys:
-        if key is not None and isinstance(turn.get(key), bool | int | float):
+def _wish(turn: Mapping[str, Any]) -> bool | None:
+    for key in TRAIN_KEYS:
+        if isinstance(turn.get(key), bool | int | float):
             return bool(turn[key])
     return None
 

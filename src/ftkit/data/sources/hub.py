@@ -24,7 +24,7 @@ def load_hub(dataset: DatasetSection) -> Any:
             name=dataset.name,
             split=dataset.split or "train",
             revision=dataset.revision,
-            data_files=list(dataset.data_files) or None,
+            data_files=dataset.data_files,
         )
     except (ConnectionError, FileNotFoundError) as absent:  # DatasetNotFoundError and the offline errors are these
         raise DataError(

@@ -34,11 +34,11 @@ class Source:
     table: Any = None
 
     def rows(self) -> Iterator[Row]:
-        """Rows in the order of the files; a split's slice (`train[:8%]`) of local files is cut here."""
+        """Rows in the order of the files; of `shards` parts every row of the first."""
         if self.table is not None:
-            return hub_rows(self.table, self.dataset.path)
+            return islice(hub_rows(self.table, self.dataset.path), 0, None, self.dataset.shards or 1)
         rows = (row for file in self.files for row in read_file(file, self.dataset.ds_type))
-        return _sliced(rows, self.dataset)
+        return islice(_sliced(rows, self.dataset), 0, None, self.dataset.shards or 1)
 
     def digest(self) -> str:
         """Changes when the content may have: the files' names and bytes, or the hub's fingerprint."""
@@ -57,9 +57,10 @@ def open_source(dataset: DatasetSection) -> Source:
     Raises:
         DataError: it is nowhere.
     """
+    data_files = (dataset.data_files,) if isinstance(dataset.data_files, str) else dataset.data_files or ()
     is_here = Path(dataset.path).expanduser().exists() or is_local_file_name(dataset.path)
-    if is_here or (dataset.path in ("json", "csv", "parquet", "text", "arrow") and dataset.data_files):
-        return Source(dataset, local_files(dataset.path, dataset.data_files))
+    if is_here or (dataset.path in ("json", "csv", "parquet", "text", "arrow") and data_files):
+        return Source(dataset, local_files(dataset.path, data_files))
     if not HUB_ID.fullmatch(dataset.path):
         return Source(dataset, local_files(dataset.path, ()))  # raises: not found
     return Source(dataset, (), load_hub(dataset))

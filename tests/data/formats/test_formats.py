@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ftkit import catalog
+from ftkit.data.values import Conversation, Row, Segments, Where
+from ftkit.errors import DataError
+from ftkit.recipe.section.data import DatasetSection
+
+WHERE = Where("rows.jsonl", 3)
+
+
+def formatted(type_: str, values: dict[str, Any], **keys: Any) -> Conversation | Segments:
+    dataset = DatasetSection(path="rows.jsonl", type=type_, **keys)
+    record = catalog.load(catalog.FORMATS[type_])(dataset)(Row(values, WHERE))
+    assert isinstance(record, Conversation | Segments)
+    return record
+
+
+def turns(type_: str, values: dict[str, Any], **keys: Any) -> list[tuple[str, str]]:
+    record = formatted(type_, values, **keys)
+    assert isinstance(record, Conversation)
+    return [(message.role, message.content) for message in record.messages]
+
+
+def segments(type_: str, values: dict[str, Any], **keys: Any) -> list[tuple[str, bool]]:
+    record = formatted(type_, values, **keys)
+    assert isinstance(record, Segments)
+    return [(segment.text, segment.train) for segment in record.segments]
+
+
+def refused(type_: str, values: dict[str, Any], **keys: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        formatted(type_, values, **keys)
+    return str(caught.value)
+
+
+SHAREGPT = {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}
+MESSAGES = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+
+
+def test_sharegpt_and_messages_give_the_same_turns() -> None:
+    assert turns("sharegpt", SHAREGPT) == turns("chat_template", MESSAGES) == [("user", "a"), ("assistant", "b")]
+
+
+def test_either_type_reads_the_other_by_mapped_names() -> None:
+    names = {"field_messages": "messages", "message_property_mappings": {"role": "role", "content": "content"}}
+    assert turns("sharegpt", MESSAGES, **names) == turns("chat_template", MESSAGES)
+    old = {"field_messages": "conversations", "message_field_role": "from", "message_field_content": "value"}
+    assert turns("chat_template", SHAREGPT, **old) == turns("sharegpt", SHAREGPT)
+
+
+def test_turns_stay_where_and_as_they_are() -> None:
+    values = [("gpt", " b\n"), ("system", "S2"), ("human", ""), ("human", "c"), ("tool", "t")]
+    row = {"conversations": [{"from": role, "value": text} for role, text in values]}
+    ours = ["assistant", "system", "user", "user", "tool"]
+    assert turns("sharegpt", row) == [(role, text) for role, (_, text) in zip(ours, values, strict=True)]
+
+
+def test_own_role_names_are_mapped() -> None:
+    row = {"conversations": [{"from": "Q", "value": "a"}, {"from": "robot", "value": "b"}]}
+    assert turns("sharegpt", row, roles={"user": ["Q"], "assistant": ["robot"]}) == [("user", "a"), ("assistant", "b")]
+    assert refused("sharegpt", row).startswith("rows.jsonl:3: turn 1: unknown role, got 'Q'\nhelp: use one of system")
+
+
+def test_a_system_column_goes_in_front_unless_a_system_turn_is_there() -> None:
+    assert turns("sharegpt", {**SHAREGPT, "system": "S"})[0] == ("system", "S")
+    own = {"conversations": [{"from": "system", "value": "own"}, *SHAREGPT["conversations"]], "system": "S"}
+    assert turns("sharegpt", own)[0] == ("system", "own")
+
+
+def test_a_row_may_say_which_turns_are_trained() -> None:
+    row = {"messages": [{"role": "assistant", "content": "a", "weight": 0}, {"role": "user", "content": "b"}]}
+    record = formatted("chat_template", row)
+    assert isinstance(record, Conversation)
+    assert [message.train for message in record.messages] == [False, None]
+
+
+def test_text_parts_are_joined() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "value": "b"}]
+    assert turns("chat_template", {"messages": [{"role": "user", "content": parts}]}) == [("user", "ab")]
+
+
+def test_tools_may_be_json_text() -> None:
+    record = formatted("sharegpt", {**SHAREGPT, "tools": '[{"name": "f"}]'})
+    assert isinstance(record, Conversation)
+    assert record.tools == ({"name": "f"},)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": None}]},
+            "rows.jsonl:3: turn 2: 'value' must be text, got null\n"
+            "help: fill it in, remove the row, or set bad_rows: skip",
+        ),
+        (
+            {"conversations": [{"from": "human", "value": 5}]},
+            "rows.jsonl:3: turn 1: 'value' must be text, got int 5\n"
+            "help: put the value in quotes, remove the row, or set bad_rows: skip",
+        ),
+        (
+            {"conversations": [{"from": "human"}]},
+            "rows.jsonl:3: turn 1 has no 'value', got keys from\n"
+            "help: name the keys: message_property_mappings: {role: ..., content: ...}",
+        ),
+        (
+            {"conversations": []},
+            "rows.jsonl:3: column 'conversations' must be a list with at least one entry, got an empty list\n"
+            "help: mend or remove the row, or set bad_rows: skip",
+        ),
+        (
+            {"conversations": None},
+            "rows.jsonl:3: column 'conversations' must be a list with at least one entry, got null\n"
+            "help: mend or remove the row, or set bad_rows: skip",
+        ),
+        (
+            MESSAGES,
+            "rows.jsonl:3: the row has no column 'conversations'\n"
+            "help: the row has 'messages': did you mean type: chat_template? All its columns: messages",
+        ),
+        (
+            {"prompt": "a", "response": "b"},
+            "rows.jsonl:3: the row has no column 'conversations'\n"
+            "help: name the column in this data set's entry (the row has: prompt, response)",
+        ),
+        (
+            {"conversations": [{"from": "human", "value": "\ud83d"}]},
+            "rows.jsonl:3: turn 1: 'value' holds half of a surrogate pair, got '\\ud83d'\n"
+            "help: mend the character, remove the row, or set bad_rows: skip",
+        ),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_one_clear_error(values: dict[str, Any], message: str) -> None:
+    assert refused("sharegpt", values) == message
+
+
+@pytest.mark.parametrize("given", [{}, {"input": None}, {"input": ""}, {"input": " \n"}])
+def test_alpaca_without_input_takes_the_short_prompt(given: dict[str, Any]) -> None:
+    assert segments("alpaca", {"instruction": "Say hi", "output": "hi", **given}) == [
+        (
+            "Below is an instruction that describes a task. Write a response that appropriately completes the request."
+            "\n\n### Instruction:\nSay hi\n\n### Response:\n",
+            False,
+        ),
+        ("hi", True),
+    ]
+
+
+def test_alpaca_prompts_equal_a_data_set_that_spells_them_out(corpus: Any) -> None:
+    import json
+
+    rows = json.loads((corpus / "data" / "alpaca_tiny_torchtune.json").read_text(encoding="utf8"))
+    spelled = ["".join(text for text, _ in segments("alpaca", row)) for row in rows]
+    assert spelled == [row["text"] for row in rows]
+
+
+def test_alpaca_without_output_is_refused() -> None:
+    assert refused("alpaca", {"instruction": "Say hi"}).startswith("rows.jsonl:3: the row has no column 'output'")
+
+
+def test_text_with_braces_is_not_filled_in() -> None:
+    assert segments("alpaca", {"instruction": "{input}", "output": "{x}"})[0][0].count("{input}") == 1
+
+
+def test_alpaca_relatives_differ_by_columns_and_prompt() -> None:
+    answer = [("b", True)]
+    assert segments("alpaca_chat.load_qa", {"question": "a", "answer": "b"})[1:] == answer
+    assert segments("gpteacher", {"instruction": "a", "response": "b"})[1:] == answer
+    orca = segments("alpaca_w_system.load_open_orca", {"system_prompt": "S", "question": "a", "response": "b"})
+    assert orca == [("S\n\n### Instruction:\na\n\n### Response:\n", False), *answer]
+    own = segments("alpaca", {"q": "a", "a": "b"}, field_instruction="q", field_output="a", system_prompt="S")
+    assert own == orca
+
+
+def test_completion_trains_one_column() -> None:
+    assert segments("completion", {"text": "a"}) == segments("pretrain", {"x": "a"}, field="x") == [("a", True)]
+
+
+def test_input_output_is_taken_as_it_stands() -> None:
+    row = {"segments": [{"label": False, "text": "<s>"}, {"label": True, "text": "b"}]}
+    record = formatted("input_output", row)
+    assert isinstance(record, Segments)
+    assert (record.add_bos, record.add_eos) == (False, False)
+    assert segments("input_output", row) == [("<s>", False), ("b", True)]
+    assert refused("input_output", {"segments": [{"label": "yes", "text": "b"}]}).startswith(
+        "rows.jsonl:3: segment 1: 'label' must be true or false, got 'yes'"
+    )
