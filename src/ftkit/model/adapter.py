@@ -6,10 +6,11 @@ ftkit injects with PEFT, names parameters as PEFT does and writes PEFT's files; 
 
 from __future__ import annotations
 
+import copy
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.tuners_utils import check_target_module_exists
@@ -19,7 +20,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ftkit.errors import ModelError
 from ftkit.model.lora import FusedLoraLinear
-from ftkit.model.naming import ADAPTER
+from ftkit.model.naming import ADAPTER, is_adapter, peft_name
 from ftkit.model.quantized import QuantizedLinear
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ def lora_config(section: AdapterSection, net: PreTrainedModel, blocks: Iterable[
     """Return PEFT's configuration for `section`, every target checked against `net`.
 
     Args:
+        section: the recipe's.
+        base_model: the recipe's name of the base, for adapter_config.json.
         net: the plain net, on meta.
         blocks: names of the decoder blocks; `all-linear` means the linears in these.
 
@@ -49,7 +52,7 @@ def lora_config(section: AdapterSection, net: PreTrainedModel, blocks: Iterable[
             lora_dropout=section.lora_dropout or 0.0,
             target_modules=targets(section, net, linears),
             modules_to_save=list(section.lora_modules_to_save) or None,
-            fan_in_fan_out=bool(section.lora_fan_in_fan_out),
+            fan_in_fan_out=any(isinstance(net.get_submodule(name), Conv1D) for name in linears),  # GPT-2 keeps W^T
             use_rslora=bool(section.peft_use_rslora),
             use_dora=bool(section.peft_use_dora),
         )
@@ -132,24 +135,12 @@ def matches(target: str, name: str, config: LoraConfig) -> bool:
 
 def adapted_modules(config: LoraConfig, net: nn.Module) -> tuple[str, ...]:
     """Names of the modules that PEFT will adapt."""
-    return tuple(
-        name
-        for name, _ in net.named_modules()
-        if name and check_target_module_exists(config, name) is not None and is_target(config, name)
-    )
-
-
-def is_target(config: LoraConfig, name: str) -> bool:
-    """PEFT answers with a match, a boolean, or a false-looking object for what modules_to_save excludes."""
-    return bool(check_target_module_exists(config, name))
+    return tuple(name for name, _ in net.named_modules() if name and check_target_module_exists(config, name))
 
 
 def inject(net: PreTrainedModel, config: LoraConfig) -> None:
     """Put the adapter's layers into `net`, on meta, and leave only them trainable."""
-    layers: dict[type[nn.Module], type[nn.Module]] = {QuantizedLinear: FusedLoraLinear}
-    if not config.use_dora:
-        layers[nn.Linear] = FusedLoraLinear
-    config._register_custom_module(layers)
+    config._register_custom_module({QuantizedLinear: FusedLoraLinear, nn.Linear: FusedLoraLinear})
     inject_adapter_in_model(config, net, adapter_name=ADAPTER, low_cpu_mem_usage=True)
 
 
@@ -177,8 +168,22 @@ def read_adapter_config(folder: Path, section: AdapterSection) -> LoraConfig:
     return config
 
 
-def adapter_config_json(config: LoraConfig) -> Mapping[str, Any]:
-    """Return what adapter_config.json holds for a finished adapter."""
-    values: dict[str, Any] = config.to_dict()
-    values["inference_mode"] = True
-    return {key: sorted(value) if isinstance(value, set) else value for key, value in values.items()}
+def adapter_files(net: nn.Module) -> dict[str, str]:
+    """Return what adapter_model.safetensors holds: PEFT's name -> the net's name of the parameter.
+
+    A trained copy that two modules share (tied embedding and head) is one parameter and goes into the file under both
+    names, as PEFT expects.
+    """
+    first: dict[int, str] = {}
+    files = {}
+    for name, parameter in net.named_parameters(remove_duplicate=False):
+        if is_adapter(name):
+            files[peft_name(name)] = first.setdefault(id(parameter), name)
+    return files
+
+
+def write_adapter_config(config: LoraConfig, folder: Path) -> None:
+    """Write adapter_config.json as PEFT does for a finished adapter."""
+    finished = copy.deepcopy(config)
+    finished.inference_mode = True
+    finished.save_pretrained(str(folder))

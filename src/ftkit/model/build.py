@@ -22,7 +22,8 @@ def build_net(plan: ModelPlan, *, dtype: torch.dtype) -> PreTrainedModel:
     `.base_layer` and `.lora_A.default` in them. Trainable are the adapter's parameters, or all without an adapter.
 
     Args:
-        dtype: of all float parameters but the adapter's, which are float32; buffers keep the dtype their model gives them.
+        plan: from `plan_model`.
+        dtype: of all float parameters but the adapter's, which are float32; buffers keep what their model gives them.
     """
     net = plain_net(plan.config, dtype=dtype, trust_remote_code=plan.trust_remote_code)
     if plan.quantizer is not None:

@@ -26,7 +26,7 @@ class Weights:
     def __init__(self, files: Iterable[Path]) -> None:
         self._handles: dict[str, Any] = {}
         for file in files:
-            handle = safe_open(str(file), framework="pt")
+            handle: Any = safe_open(str(file), framework="pt")
             self._handles.update(dict.fromkeys(handle.keys(), handle))
 
     def names(self) -> list[str]:

@@ -24,4 +24,4 @@ def checkpoint_blocks(
     if enabled:
         net.activation_checkpointing_enable({"use_reentrant": reentrant}, every_n_layers=every, offload=offload)
     else:
-        net.activation_checkpointing_disable()
+        net.activation_checkpointing_disable()  # type: ignore[no-untyped-call]

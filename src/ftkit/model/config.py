@@ -62,7 +62,7 @@ def load_config(source: str, model: ModelSection) -> PretrainedConfig:
         raise ModelError(
             f"no usable configuration: {first_line(problem)}",
             where=f"base_model: {source}",
-            help="check the name; offline, the model must be in the hub cache already; own code needs trust_remote_code: true",
+            help="check the name; offline it must be in the hub cache already; own code needs trust_remote_code: true",
         ) from problem
     return config
 

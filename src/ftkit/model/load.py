@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 
 from ftkit.errors import ModelError
 from ftkit.model.checkpoint_files import Weights, open_weights
+from ftkit.model.dora import magnitudes
 from ftkit.model.naming import PEFT_PREFIX, is_adapter, owner, peft_name
 from ftkit.model.origins import find_origins
 from ftkit.model.plan import ModelPlan, ParameterPlan
@@ -46,6 +47,8 @@ def load_net(
 
     Args:
         net: from `build_net`, on meta.
+        plan: what `net` was built from.
+        device: where the weights go; quantization runs there too.
         place_block: the backend's; called once a block, in order of execution.
         dtype: of float parameters, as given to `build_net`.
         seed: of the adapter's initial values.
@@ -70,14 +73,14 @@ class Loader:
         self.weights: Weights = open_weights(plan.source, plan.revision)
         self.origins = find_origins(net, self.weights, {p.name: p.stored_shape for p in plan.parameters()}, self.tied)
         self.adapter = read_adapter(plan, net)
-        self.float32 = re.compile("|".join(net._keep_in_fp32_modules_strict) or r"(?!)")
+        self.float32 = re.compile("|".join(net._keep_in_fp32_modules_strict or ()) or r"(?!)")
 
     def block_filler(self, name: str, parameters: tuple[ParameterPlan, ...]) -> Fill:
         """Return the function that makes one block whole: weights, adapters and buffers."""
 
         def fill(block: nn.Module) -> None:
             self.fill_parameters(parameters)
-            self.fill_adapters(block, f"{name}.")
+            self.fill_adapters(block, name)
             self.move_buffers(block)
 
         return fill
@@ -122,13 +125,14 @@ class Loader:
 
     def fill_adapters(self, module: nn.Module, prefix: str, *, skip: tuple[str, ...] = ()) -> None:
         """Give the adapter parameters under `module`, whose name in the net is `prefix`, their first values."""
-        for name, parameter in list(module.named_parameters(prefix.rstrip("."), remove_duplicate=False)):
-            if is_adapter(name) and not name.startswith(skip or "\\0"):
-                value = self.adapter_value(name, parameter)
+        fresh: dict[int, nn.Parameter] = {}  # by the empty one's identity: what two modules shared they share again
+        for name, parameter in list(module.named_parameters(prefix, remove_duplicate=False)):
+            if is_adapter(name) and not name.startswith(skip):
+                if id(parameter) not in fresh:
+                    value = self.adapter_value(name, parameter).to(self.device)
+                    fresh[id(parameter)] = nn.Parameter(value, requires_grad=parameter.requires_grad)
                 holder, _, attribute = name.rpartition(".")
-                parent = self.net.get_submodule(holder)
-                fresh = nn.Parameter(value.to(self.device), requires_grad=parameter.requires_grad)
-                parent.register_parameter(attribute, fresh)
+                self.net.get_submodule(holder).register_parameter(attribute, fresh[id(parameter)])
 
     def adapter_value(self, name: str, parameter: nn.Parameter) -> Tensor:
         """The first value of one adapter parameter: of the adapter to continue, a copy of the base's, or drawn."""
@@ -137,6 +141,8 @@ class Loader:
         if ".modules_to_save." in name:
             module, attribute = owner(self.net, peft_name(name).removeprefix(PEFT_PREFIX))
             return getattr(module, attribute).detach().clone()  # type: ignore[no-any-return]
+        if ".lora_magnitude_vector." in name:
+            return magnitudes(self.net.get_submodule(name.partition(".lora_magnitude_vector.")[0])).to(parameter.dtype)
         return initial_value(name, tuple(parameter.shape), seed=self.seed).to(parameter.dtype)
 
     def check_tied(self, name: str, source: str) -> None:
@@ -169,7 +175,7 @@ def grown(table: Tensor, num_rows: int) -> Tensor:
 
 
 def initial_value(name: str, shape: tuple[int, ...], *, seed: int) -> Tensor:
-    """Draw a LoRA parameter as PEFT does: A uniform in +-1/sqrt(in_features), B zero; for embeddings A zero, B normal."""
+    """Draw a LoRA parameter as PEFT does: A uniform in +-1/sqrt(in_features), B zero; embeddings A zero, B normal."""
     if ".lora_B." in name or ".lora_embedding_A." in name:
         return torch.zeros(shape)
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
@@ -189,7 +195,7 @@ def read_adapter(plan: ModelPlan, net: PreTrainedModel) -> Mapping[str, Tensor] 
         raise ModelError(
             f"no {file.name} there", where=f"lora_model_dir: {file.parent}", help="give the folder of a PEFT adapter"
         )
-    values = load_file(file)
+    values: dict[str, Tensor] = load_file(file)
     wanted = {
         peft_name(name): tuple(p.shape) for name, p in net.named_parameters(remove_duplicate=False) if is_adapter(name)
     }

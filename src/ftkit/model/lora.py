@@ -14,6 +14,7 @@ Shapes: T tokens (leading axes flattened), D in_features, O out_features, R rank
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from peft.tuners.lora.layer import Linear as PeftLinear
 from torch import Tensor, nn
 
+from ftkit.model.dora import QuantizedDora
 from ftkit.model.quantized import Decode, QuantizedLinear
 
 
@@ -45,12 +47,23 @@ class FusedLoraLinear(PeftLinear):  # type: ignore[misc]
     def _get_in_out_features(self, module: nn.Module) -> tuple[int, int]:
         return module.in_features, module.out_features  # type: ignore[return-value]
 
+    @property
+    def lora_variants(self) -> dict[tuple[str, ...], Any]:
+        """What PEFT offers beside plain LoRA; over bytes only DoRA."""
+        quantized = isinstance(self.get_base_layer(), QuantizedLinear)
+        variants: dict[tuple[str, ...], Any] = (
+            {(): None, ("use_dora",): QuantizedDora} if quantized else super().lora_variants
+        )
+        return variants
+
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
+        """Merge in place as PEFT does; refused over bytes."""
         if isinstance(self.get_base_layer(), QuantizedLinear):
             raise NotImplementedError("a quantized weight cannot take an adapter in place: use `ftkit merge`")
         super().merge(safe_merge=safe_merge, adapter_names=adapter_names)
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """(..., D) -> (..., O)."""
         name = self._fused_adapter()
         if name is None or args or kwargs:
             result: Tensor = super().forward(x, *args, **kwargs)
@@ -68,7 +81,7 @@ class FusedLoraLinear(PeftLinear):  # type: ignore[misc]
 
     def _fused_adapter(self) -> str | None:
         """The one active, plain, unmerged adapter; None when there is another constellation."""
-        active = [name for name in self.active_adapters if name in self.lora_A]
+        active: list[str] = [name for name in self.active_adapters if name in self.lora_A]
         if len(active) != 1 or self.disable_adapters or self.merged or self.lora_variant or self.lora_bias[active[0]]:
             return None
         return active[0]
@@ -77,15 +90,13 @@ class FusedLoraLinear(PeftLinear):  # type: ignore[misc]
 def lora_linear(x: Tensor, a: Tensor, b: Tensor, term: LoraTerm, decode: Decode, stored: tuple[Tensor, ...]) -> Tensor:
     """Return x W^T + scaling * drop(x) A^T B^T, (..., D) -> (..., O), for the W that `decode(stored)` gives.
 
-    Args:
-        a: (R, D).
-        b: (O, R).
+    `a` is (R, D), `b` is (O, R).
     """
     y: Tensor = LoraLinear.apply(x, a, b, term, decode, *stored)  # type: ignore[no-untyped-call]
     return y
 
 
-def plain(stored: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor:
+def plain(stored: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """Decode an unquantized weight: the weight itself."""
     return stored[0].to(dtype)
 
@@ -102,6 +113,7 @@ class LoraLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, a: Tensor, b: Tensor, term: LoraTerm, decode: Decode, *stored: Tensor) -> Tensor:
+        """(..., D) -> (..., O)."""
         rows = x.reshape(-1, x.shape[-1])  # (..., D) -> (T, D)
         y = rows @ decode(stored, x.dtype).t()  # (T, O)
         xa = (dropped(rows, term) if term.dropout else rows) @ a.to(x.dtype).t()  # (T, R)
@@ -112,6 +124,7 @@ class LoraLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of x, A and B."""
         x, xa, a, b, *stored = ctx.saved_tensors
         term, rows = ctx.term, x.reshape(-1, x.shape[-1])
         dy = gradients[0].reshape(-1, gradients[0].shape[-1])  # (T, O)
@@ -124,7 +137,7 @@ class LoraLinear(torch.autograd.Function):
     @staticmethod
     def input_gradient(ctx: Any, dy: Tensor, dxa: Tensor, a: Tensor, stored: list[Tensor]) -> Tensor:
         """dL/dx (T, D): through W, and through A where dropout let the input pass."""
-        dx = dy @ ctx.decode(stored, dy.dtype)
+        dx: Tensor = dy @ ctx.decode(stored, dy.dtype)
         if not ctx.term.dropout:
             return dx.addmm_(dxa, a.to(dy.dtype))
         return dx.add_(dropped(dxa @ a.to(dy.dtype), ctx.term))

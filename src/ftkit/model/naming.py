@@ -30,7 +30,7 @@ def owner(net: nn.Module, name: str) -> tuple[nn.Module, str]:
 def unwrapped(module: nn.Module) -> nn.Module:
     """The module of transformers inside PEFT's wrappers."""
     while isinstance(module, BaseTunerLayer | ModulesToSaveWrapper):
-        module = module.base_layer if isinstance(module, BaseTunerLayer) else module.original_module  # type: ignore[assignment]
+        module = module.base_layer if isinstance(module, BaseTunerLayer) else module.original_module
     return module
 
 

@@ -52,9 +52,11 @@ class NF4Linear(QuantizedLinear):
 
     @property
     def stored_names(self) -> tuple[str, ...]:
+        """See the module's docstring."""
         return ("weight", "absmax", "scales") if self.double_quantization else ("weight", "absmax")
 
     def encode(self, weight: Tensor) -> Mapping[str, Tensor]:
+        """Quantize with bitsandbytes."""
         packed, state = bnb.quantize_4bit(
             weight.contiguous(), blocksize=BLOCK, quant_type=self.kind, compress_statistics=self.double_quantization
         )
@@ -64,6 +66,7 @@ class NF4Linear(QuantizedLinear):
         return {"weight": packed.view(-1), "absmax": state.absmax, "scales": scales.view(torch.uint8)}
 
     def decode(self, stored: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+        """Dequantize with bitsandbytes."""
         state = bnb.QuantState(
             absmax=block_scales(stored[1:]),
             shape=torch.Size((self.out_features, self.in_features)),
@@ -96,6 +99,6 @@ def block_scales(constants: Sequence[Tensor]) -> Tensor:
 
 @functools.cache
 def dynamic_code(device: torch.device) -> Tensor:
-    """bitsandbytes' 8-bit map for scales; a constant, kept so that no forward copies it to the device again."""
+    """Bitsandbytes' 8-bit map for scales; a constant, kept so that no forward copies it to the device again."""
     code: Tensor = bnb.create_dynamic_map().to(device)
     return code

@@ -14,6 +14,8 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -48,7 +50,8 @@ class Origin:
         converter = copy.deepcopy(self.converter)
         for pattern, names in self.sources.items():
             for name in names:
-                converter.add_tensor(self.target, name, pattern, (lambda name=name: read(name)))  # type: ignore[misc]
+                later: Any = partial(read, name)  # annotated as a Future; any callable is taken
+                converter.add_tensor(self.target, name, pattern, later)
         made = converter.convert(self.target, model=net, config=net.config)
         return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
 
@@ -59,6 +62,7 @@ def find_origins(
     """Return, for every name in `shapes`, its origin and the name under which that origin makes it.
 
     Args:
+        weights: the checkpoint, of which only names and shapes are read.
         net: any form of the net; only its classes and configuration are looked at.
         shapes: what the checkpoint should hold, by transformers' plain names.
         tied: name -> the parameter it is the same tensor as; the file may hold either or both.

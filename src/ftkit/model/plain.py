@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator
 
 import torch
-from accelerate import init_empty_weights
+from accelerate import init_empty_weights  # type: ignore[import-untyped]
 from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -22,7 +22,7 @@ def plain_net(config: PretrainedConfig, *, dtype: torch.dtype, trust_remote_code
     """
     register_attention()
     with init_empty_weights(include_buffers=False):
-        net: PreTrainedModel = AutoModelForCausalLM.from_config(
+        net: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             copy.deepcopy(config), dtype=dtype, attn_implementation=NAME, trust_remote_code=trust_remote_code
         )
     return net

@@ -47,10 +47,12 @@ class ParameterPlan:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
+        """Shape in the checkpoint."""
         return self.shape if self.stored_rows is None else (self.stored_rows, *self.shape[1:])
 
     @property
     def numel(self) -> int:
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -111,6 +113,7 @@ class ModelPlan:
 
     @property
     def num_parameters(self) -> int:
+        """Parameters of the plain net, tied ones once, adapters not counted."""
         return sum(parameter.numel for parameter in self.parameters())
 
     @property
@@ -130,6 +133,9 @@ def plan_model(
     """Plan the recipe's model.
 
     Args:
+        model: which model, with what changes to its configuration.
+        quantization: how its frozen linears are stored.
+        adapter: LoRA's settings; `adapter.adapter` None means full fine-tuning.
         tokenizer_length: the vocabulary grows to it when it is longer than the embedding, and never shrinks.
         vocabulary_multiple: a grown vocabulary is rounded up to a multiple of this (resize_token_embeddings_to_32x).
 
@@ -208,7 +214,11 @@ def describe(
 
 def vocabulary_tables(net: PreTrainedModel) -> set[str]:
     """Names of the parameters with one row a token: the embedding's, the head's weight and bias."""
-    ends = [module for module in (net.get_input_embeddings(), net.get_output_embeddings()) if module is not None]
+    ends = [
+        module
+        for module in (net.get_input_embeddings(), net.get_output_embeddings())  # type: ignore[no-untyped-call]
+        if module is not None
+    ]
     names = {id(module): name for name, module in net.named_modules()}
     return {f"{names[id(module)]}.{attribute}" for module in ends for attribute, _ in module.named_parameters()}
 

@@ -74,10 +74,12 @@ class QuantizedLinear(nn.Module):
         return self.decode(self.stored(), dtype)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., O)."""
         y: Tensor = FrozenLinear.apply(x, self.decode, *self.stored())  # type: ignore[no-untyped-call]
         return y if self.bias is None else y + self.bias
 
     def extra_repr(self) -> str:
+        """What printing the net shows."""
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
@@ -99,12 +101,14 @@ class FrozenLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, decode: Decode, *stored: Tensor) -> Tensor:
+        """(..., D) -> (..., O)."""
         ctx.save_for_backward(*stored)
         ctx.decode = decode
         return x @ decode(stored, x.dtype).t()  # (T, D) -> (T, O)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradient of x."""
         (dy,) = gradients
         stored = ctx.saved_tensors
         dx = dy @ ctx.decode(stored, dy.dtype) if ctx.needs_input_grad[0] else None  # (T, O) -> (T, D)

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_zoo import Saved, fill, net_of, packed, plan_of, reference
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import save_file
+from torch import nn
+from transformers import PreTrainedModel
+
+from ftkit.errors import ModelError
+from ftkit.model.adapter import adapter_files, write_adapter_config
+from ftkit.model.build import build_net
+from ftkit.model.naming import owner
+from ftkit.model.quantized import QuantizedLinear
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft 0.21
+
+BOTH = ("embed_tokens", "lm_head")
+EXISTING = "down_proj, embed_tokens, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj"
+
+
+def trained(folder: Path, **keys: Any) -> PreTrainedModel:
+    """ftkit's net with an adapter that does something."""
+    net = net_of(folder, **{"adapter": "lora", **keys}).eval()
+    torch.manual_seed(2)
+    for parameter in net.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    return net
+
+
+def exported(net: PreTrainedModel, to: Path, folder: Path, **keys: Any) -> Path:
+    """The adapter of `net` in PEFT's files."""
+    write_adapter_config(plan_of(folder, **{"adapter": "lora", **keys}).adapter, to)
+    parameters = dict(net.named_parameters())
+    save_file(
+        {name: parameters[mine].detach().clone() for name, mine in adapter_files(net).items()},
+        to / "adapter_model.safetensors",
+    )
+    return to
+
+
+def dequantized(net: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    """The plain transformers model with the weights `net` computes with."""
+    plain = reference(folder)
+    for name, parameter in plain.named_parameters():
+        module, _ = owner(net, name)
+        if isinstance(module, QuantizedLinear) and name.endswith("weight"):
+            parameter.data = module.weight_in(torch.float32)
+    return plain
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("llama", {}),
+        ("llama", {"adapter": "qlora", "load_in_4bit": True}),
+        ("llama", {"lora_target_modules": ("q_proj", "down_proj"), "peft_use_rslora": True}),
+        ("llama", {"lora_target_modules": r"model\.layers\.1\..*proj"}),
+        ("llama", {"lora_modules_to_save": BOTH}),
+        ("llama", {"lora_modules_to_save": ("lm_head",), "adapter": "qlora", "load_in_4bit": True}),
+        ("llama-tied", {"lora_modules_to_save": BOTH}),
+        ("llama-tied", {"lora_modules_to_save": ("embed_tokens",)}),
+        ("llama-tied", {}),
+        ("mixtral", {"adapter": "qlora", "load_in_4bit": True}),
+        ("qwen2", {"adapter": "qlora", "load_in_4bit": True}),
+        ("phi3", {}),
+        ("gpt-neox", {}),
+        ("gpt2", {}),
+        ("llama", {"peft_use_dora": True}),
+        ("qwen2", {"peft_use_dora": True, "adapter": "qlora", "load_in_4bit": True}),
+    ],
+    ids=str,
+)
+def test_peft_loads_the_adapter_and_gives_the_same_logits(
+    saved: Saved, tmp_path: Path, name: str, keys: dict[str, Any]
+) -> None:
+    net, row = trained(saved(name), **keys), packed([11])
+    folder = exported(net, tmp_path, saved(name), **keys)
+    plain = dequantized(net, saved(name))
+    theirs = PeftModel.from_pretrained(plain, folder).eval()
+    with torch.no_grad():
+        mine, wanted, base = (
+            net(**row).logits,
+            theirs(input_ids=row["input_ids"]).logits,
+            reference(saved(name))(input_ids=row["input_ids"]).logits,
+        )
+    torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-5)
+    assert (mine - base).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("keys", [{}, {"lora_modules_to_save": BOTH}], ids=str)
+def test_an_adapter_made_by_peft_goes_on_in_ftkit(saved: Saved, tmp_path: Path, keys: dict[str, Any]) -> None:
+    torch.manual_seed(4)
+    config = LoraConfig(
+        r=3,
+        lora_alpha=5,
+        target_modules=["q_proj", "up_proj"],
+        task_type="CAUSAL_LM",
+        modules_to_save=list(keys.get("lora_modules_to_save", ())) or None,
+    )
+    theirs = get_peft_model(reference(saved("llama")), config, autocast_adapter_dtype=True)
+    for parameter in theirs.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    theirs.save_pretrained(tmp_path)
+    net, row = (
+        net_of(saved("llama"), adapter="lora", lora_r=3, lora_alpha=5, lora_model_dir=str(tmp_path)),
+        packed([11]),
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(
+            net(**row).logits, theirs.eval()(input_ids=row["input_ids"]).logits, rtol=1e-5, atol=1e-5
+        )
+    assert all(p.requires_grad == ("lora_" in n or "modules_to_save" in n) for n, p in net.named_parameters())
+
+
+def test_a_recipe_that_contradicts_the_adapter_it_continues_is_refused(saved: Saved, tmp_path: Path) -> None:
+    exported(trained(saved("llama")), tmp_path, saved("llama"))
+    with pytest.raises(ModelError, match=r"contradicts the adapter it continues, got lora_r 7 \(the adapter has 4\)"):
+        plan_of(saved("llama"), adapter="lora", lora_r=7, lora_model_dir=str(tmp_path))
+
+
+def test_an_adapter_of_another_model_is_refused(saved: Saved, tmp_path: Path) -> None:
+    exported(trained(saved("llama")), tmp_path, saved("llama"))
+    save_file({"base_model.model.other.lora_A.weight": torch.zeros(1)}, tmp_path / "adapter_model.safetensors")
+    plan = plan_of(saved("llama"), adapter="lora", lora_model_dir=str(tmp_path))
+    with pytest.raises(
+        ModelError, match=r"the adapter does not fit the net\n  missing: base_model.model.model.layers.0"
+    ):
+        fill(build_net(plan, dtype=torch.float32), plan)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt-neox", "gpt2", "phi3"])
+def test_target_linear_means_the_linears_of_the_blocks(saved: Saved, name: str) -> None:
+    plan = plan_of(saved(name), adapter="lora")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = get_peft_model(reference(saved(name)), LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM"))
+    assert set(plan.adapted) == {
+        name.removesuffix(".lora_A").removeprefix("base_model.model.")
+        for name, module in theirs.named_modules()
+        if name.endswith(".lora_A")
+    }
+    assert (
+        plan_of(saved(name), adapter="lora", lora_target_linear=False, lora_target_modules="all-linear").adapted
+        == plan.adapted
+    )
+
+
+def test_targets_and_target_linear_add_up(saved: Saved) -> None:
+    plan = plan_of(saved("llama"), adapter="lora", lora_target_linear=True, lora_target_modules=("lm_head",))
+    assert "lm_head" in plan.adapted
+    assert len(plan.adapted) == 15
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        (
+            {"lora_target_modules": ("q_proj", "w1", "upp_proj")},
+            "lora_target_modules: no module of LlamaForCausalLM matches, got upp_proj, w1\n"
+            f"help: did you mean up_proj? there are: {EXISTING}",
+        ),
+        (
+            {"lora_target_modules": "model.layers.7.*"},
+            "lora_target_modules: no module of LlamaForCausalLM matches, got model.layers.7.*\n"
+            f"help: there are: {EXISTING}",
+        ),
+        (
+            {"lora_modules_to_save": ("embed_tokenz",)},
+            "lora_modules_to_save: no module of LlamaForCausalLM matches, got embed_tokenz\n"
+            f"help: did you mean embed_tokens? there are: {EXISTING}",
+        ),
+        (
+            {"lora_target_linear": False},
+            "lora_target_modules: the adapter has no targets\nhelp: list modules, or set lora_target_linear: true",
+        ),
+    ],
+)
+def test_targets_that_match_nothing_are_one_clear_error(saved: Saved, keys: dict[str, Any], text: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        plan_of(saved("llama"), adapter="lora", **keys)
+    assert str(caught.value) == text
+
+
+def test_only_the_adapter_is_trainable(saved: Saved) -> None:
+    net = net_of(saved("llama-tied"), adapter="qlora", load_in_4bit=True, lora_modules_to_save=BOTH)
+    trainable = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
+    assert {name.split(".")[-4] for name in trainable if "lora_" not in name} == {"embed_tokens"}
+    assert net.lm_head.modules_to_save["default"].weight is net.model.embed_tokens.modules_to_save["default"].weight
+    assert all(parameter.dtype == torch.float32 for name, parameter in net.named_parameters() if name in trainable)
+
+
+def test_everything_is_trainable_without_an_adapter(saved: Saved) -> None:
+    assert all(parameter.requires_grad for parameter in net_of(saved("mixtral")).parameters())
+
+
+def test_a_step_changes_the_adapter_and_nothing_else(saved: Saved) -> None:
+    net = net_of(saved("llama"), adapter="qlora", load_in_4bit=True, dtype=torch.bfloat16).train()
+    before = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
+    optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=1.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(**packed([11])).logits[0].float(), packed([11])["input_ids"][0]).backward()
+        optimizer.step()
+    changed = {name for name, parameter in net.named_parameters() if not torch.equal(parameter, before[name])}
+    assert changed == {name for name, parameter in net.named_parameters() if parameter.requires_grad}

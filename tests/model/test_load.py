@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from model_zoo import ARCHITECTURES, Saved, fill, net_of, packed, plan_of, reference
+from safetensors.torch import load_file, save_file
+
+from ftkit.errors import ModelError
+from ftkit.model.build import build_net
+from ftkit.model.naming import owner
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_logits_equal_from_pretrained(saved: Saved, name: str) -> None:
+    folder = saved(name)
+    row = packed([11])
+    with torch.no_grad():
+        mine = net_of(folder).eval()(**row).logits
+        theirs = reference(folder)(input_ids=row["input_ids"]).logits
+    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral", "qwen2-moe", "gpt2"])
+def test_every_parameter_equals_from_pretrained_bit_for_bit(saved: Saved, name: str) -> None:
+    mine, theirs = net_of(saved(name), dtype=torch.bfloat16), reference(saved(name), torch.bfloat16)
+    for key, value in theirs.state_dict().items():
+        assert torch.equal(mine.state_dict()[key], value), key
+
+
+def test_sharded_checkpoint_loads(saved: Saved, tmp_path: Path) -> None:
+    net = reference(saved("llama"))
+    net.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    for key, value in net_of(tmp_path).state_dict().items():
+        assert torch.equal(value, net.state_dict()[key])
+
+
+def test_tied_head_is_the_embedding(saved: Saved) -> None:
+    net = net_of(saved("llama-tied"))
+    assert net.lm_head.weight is net.model.embed_tokens.weight
+
+
+def test_tied_checkpoint_may_hold_the_head_only(saved: Saved, tmp_path: Path) -> None:
+    folder = edited(saved("llama-tied"), tmp_path, rename={"model.embed_tokens.weight": "lm_head.weight"})
+    assert torch.equal(net_of(folder).model.embed_tokens.weight, reference(saved("llama-tied")).lm_head.weight)
+
+
+def test_tied_checkpoint_with_two_different_tables_is_refused(saved: Saved, tmp_path: Path) -> None:
+    folder = edited(saved("llama-tied"), tmp_path, add={"lm_head.weight": torch.zeros(97, 32)})
+    with pytest.raises(ModelError, match=r"lm_head.weight that differs from model.embed_tokens.weight"):
+        net_of(folder)
+
+
+def test_one_error_lists_all_missing_unexpected_and_misshapen_tensors(saved: Saved, tmp_path: Path) -> None:
+    folder = edited(
+        saved("llama"),
+        tmp_path,
+        rename={"model.layers.1.mlp.up_proj.weight": "model.layers.1.mlp.upp_proj.weight"},
+        add={"model.norm.weight": torch.zeros(33)},
+    )
+    plan = plan_of(folder)
+    with pytest.raises(ModelError) as caught:
+        fill(build_net(plan, dtype=torch.float32), plan)
+    assert str(caught.value) == (
+        "base_model: the checkpoint does not fit LlamaForCausalLM\n"
+        "  missing: model.layers.1.mlp.up_proj.weight\n"
+        "  unexpected: model.layers.1.mlp.upp_proj.weight\n"
+        "  misshapen: model.norm.weight, got (33,), expected (32,)\n"
+        "help: check that config.json belongs to these weights, and model_config in the recipe"
+    )
+
+
+def test_old_rotary_tables_in_the_file_are_ignored(saved: Saved, tmp_path: Path) -> None:
+    folder = edited(saved("llama"), tmp_path, add={"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)})
+    net_of(folder)
+
+
+def test_folder_without_weights_and_missing_shard_are_clear(saved: Saved, tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    shutil.copy(saved("llama") / "config.json", folder)
+    with pytest.raises(ModelError, match=r"no weights there, neither model.safetensors nor"):
+        net_of(folder)
+    index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=r"are missing, got model-00001-of-00002.safetensors"):
+        net_of(folder)
+
+
+@pytest.mark.parametrize("name", ["llama", "llama-tied", "gpt2"])
+def test_a_longer_tokenizer_grows_the_vocabulary_by_mean_rows(saved: Saved, name: str) -> None:
+    net, old = net_of(saved(name), tokenizer_length=100), reference(saved(name))
+    table, before = net.get_input_embeddings().weight, old.get_input_embeddings().weight
+    assert table.shape == (100, 32)
+    assert net.config.vocab_size == 100
+    assert net.get_output_embeddings().weight.shape == (100, 32)
+    assert torch.equal(table[:97], before)
+    torch.testing.assert_close(table[97:], before.mean(0).expand(3, -1))
+
+
+def test_a_shorter_tokenizer_shrinks_nothing(saved: Saved) -> None:
+    assert net_of(saved("llama"), tokenizer_length=50).lm_head.weight.shape == (97, 32)
+
+
+def test_adapters_do_not_depend_on_what_was_drawn_before(saved: Saved) -> None:
+    torch.manual_seed(5)
+    first = net_of(saved("llama"), adapter="lora")
+    second = net_of(saved("llama"), adapter="lora", lora_target_modules=("up_proj",))
+    name = "model.layers.1.mlp.up_proj.lora_A.default.weight"
+    a = first.get_parameter(name)
+    assert torch.equal(a, second.get_parameter(name))
+    assert a.dtype == torch.float32
+    assert not torch.equal(a, first.get_parameter(name.replace("layers.1", "layers.0")))
+    assert a.abs().max() <= 32**-0.5
+    assert first.get_parameter(name.replace("lora_A", "lora_B")).abs().max() == 0
+
+
+def test_parameters_own_their_memory(saved: Saved) -> None:
+    """None is a view into the file's pages or into another parameter."""
+    net = net_of(saved("phi3"), adapter="qlora", load_in_4bit=True)
+    starts = [p.untyped_storage().data_ptr() for p in net.parameters()]
+    assert len(set(starts)) == len(starts)
+    assert all(p.untyped_storage().nbytes() == p.nbytes for p in net.parameters())
+
+
+def test_names_lead_through_wrappers(saved: Saved) -> None:
+    net = net_of(saved("llama"), adapter="lora", lora_modules_to_save=("lm_head",))
+    assert owner(net, "lm_head.weight")[0] is net.lm_head.original_module
+    assert owner(net, "model.layers.0.mlp.up_proj.weight")[0] is net.model.layers[0].mlp.up_proj.base_layer
+
+
+def edited(
+    folder: Path, to: Path, *, rename: dict[str, str] | None = None, add: dict[str, torch.Tensor] | None = None
+) -> Path:
+    """A copy of a saved model with some tensors renamed and some put in."""
+    shutil.copytree(folder, to, dirs_exist_ok=True)
+    tensors = load_file(folder / "model.safetensors")
+    tensors = {(rename or {}).get(name, name): value for name, value in tensors.items()} | (add or {})
+    save_file(tensors, to / "model.safetensors", metadata={"format": "pt"})
+    return to
