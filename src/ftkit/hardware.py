@@ -47,7 +47,14 @@ class Substitution:
 Change = tuple[str, dict[str, Any], Substitution]
 Rule = Callable[[Recipe, Machine], Iterator[Change]]
 
-PAGED = {"paged_adamw_8bit": "adamw_bnb_8bit", "paged_adamw_32bit": "adamw_torch", "paged_lion_8bit": "lion_8bit", "paged_lion_32bit": "lion_32bit", "paged_adamw": "adamw_torch", "paged_lion": "lion_32bit"}
+PAGED = {
+    "paged_adamw_8bit": "adamw_bnb_8bit",
+    "paged_adamw_32bit": "adamw_torch",
+    "paged_lion_8bit": "lion_8bit",
+    "paged_lion_32bit": "lion_32bit",
+    "paged_adamw": "adamw_torch",
+    "paged_lion": "lion_32bit",
+}
 
 
 def fit_to_machine(recipe: Recipe, machine: Machine) -> tuple[Recipe, tuple[Substitution, ...]]:
@@ -80,7 +87,9 @@ def detect_machine(num_processes: int = 1) -> Machine:
     import torch
 
     if torch.cuda.is_available():
-        return Machine("cuda", bf16=torch.cuda.is_bf16_supported(including_emulation=False), num_processes=num_processes)
+        return Machine(
+            "cuda", bf16=torch.cuda.is_bf16_supported(including_emulation=False), num_processes=num_processes
+        )
     return Machine("cpu", bf16=False, num_processes=num_processes)
 
 
@@ -107,7 +116,11 @@ def _paged_optimizer(recipe: Recipe, machine: Machine) -> Iterator[Change]:
     name = recipe.optimization.optimizer
     if machine.device_type == "cpu" and name in PAGED:
         used = PAGED[name]
-        yield "optimization", {"optimizer": used}, Substitution("optimizer", name, used, "paging moves memory off a GPU")
+        yield (
+            "optimization",
+            {"optimizer": used},
+            Substitution("optimizer", name, used, "paging moves memory off a GPU"),
+        )
 
 
 RULES: tuple[Rule, ...] = (_attention, _precision, _paged_optimizer)

@@ -18,7 +18,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `train`, shared with `python -m ftkit.train`."""
     parser.add_argument("recipe", help="the YAML file")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="a recipe key; dots go deeper, nothing after = means absent")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="a recipe key; dots go deeper, nothing after = means absent"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

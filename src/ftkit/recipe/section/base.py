@@ -1,8 +1,8 @@
 """What every section of a recipe has in common.
 
 A section is a frozen pydantic model whose fields carry the YAML keys' own names (`model_config`, which pydantic
-reserves, is `config_overrides` with that alias). Lists are tuples and mappings are `FrozenMap`, so that a recipe is hashable.
-A field's description is the one source of docs/recipe.md and of the JSON schema.
+reserves, is `config_overrides` with that alias). Lists are tuples and mappings are `FrozenMap`, so that a recipe is
+hashable. A field's description is the one source of docs/recipe.md and of the JSON schema.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, no unknown keys, no coercion surprises."""
+    """Base of all sections: frozen, no unknown keys; numbers are taken as text where text is wanted."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), populate_by_name=True, coerce_numbers_to_str=True
+    )

@@ -1,0 +1,62 @@
+"""From a file to a `Recipe`: read, override, build, check. Everything that is wrong is said at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ftkit.errors import RecipeError
+from ftkit.recipe.build import build_sections, without_nulls
+from ftkit.recipe.overrides import apply_overrides
+from ftkit.recipe.problems import InvalidRecipe, Problem
+from ftkit.recipe.recipe import SECTIONS, Recipe
+from ftkit.recipe.rules import findings
+from ftkit.recipe.source import Source, read_source
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, lenient: bool = False) -> Recipe:
+    """Read and check the recipe at `path`.
+
+    Args:
+        overrides: `key=value` words, as on the command line.
+        lenient: unknown keys are warnings instead of errors.
+
+    Raises:
+        RecipeError: the file cannot be read, or anything in it is wrong; `InvalidRecipe.problems` has the whole list.
+    """
+    recipe, problems = check_recipe(path, overrides, lenient=lenient)
+    if recipe is None:
+        raise InvalidRecipe(problems)
+    return recipe
+
+
+def check_recipe(
+    path: str | Path, overrides: Sequence[str] = (), *, lenient: bool = False
+) -> tuple[Recipe | None, tuple[Problem, ...]]:
+    """Return the recipe, or None if anything is an error, and all that was found, in the order of the file."""
+    source = read_file(path)
+    if not source.problems or source.data:
+        apply_overrides(source, overrides)
+        sections: dict[str, Any] = dict(build_sections(source, lenient=lenient))
+        if len(sections) == len(SECTIONS):
+            for finding in findings(sections):
+                key = (finding.key,)
+                problem = source.problem(finding.code, key, finding.message, finding.help, severity=finding.severity)
+                source.problems.append(problem)
+    problems = tuple(sorted(source.problems, key=lambda p: (p.line, p.column)))
+    if any(problem.severity == "error" for problem in problems):
+        return None, problems
+    given = frozenset(without_nulls(source.data))
+    return Recipe(**sections, file=str(path), source_text=source.text, given=given, findings=problems), problems
+
+
+def read_file(path: str | Path) -> Source:
+    """Read a recipe's file into a `Source`."""
+    try:
+        content = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise RecipeError("there is no such file", where=str(path), help="check the path of the recipe") from None
+    except OSError as bad:
+        raise RecipeError(f"the file cannot be read ({bad.strerror})", where=str(path)) from None
+    return read_source(str(path), content)

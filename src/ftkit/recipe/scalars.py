@@ -1,0 +1,38 @@
+"""Plain YAML scalars read as YAML 1.2's core schema does.
+
+YAML 1.1, which most readers still follow, reads `2e-4` as text, `010` as 8, `1:30` as 90 and `off` as false.
+Here `2e-4` is a number, `010` is 10, and the other two stay text for the key's type to judge: a key that is true or
+false takes `off` as false, a name stays a name.
+
+Source: https://yaml.org/spec/1.2.2/#103-core-schema
+"""
+
+from __future__ import annotations
+
+import re
+
+NULLS = {"", "~", "null", "Null", "NULL"}
+BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+INTEGER = re.compile(r"[-+]?[0-9]+")
+FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+OTHER_BASE = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+
+Scalar = None | bool | int | float | str
+
+
+def read_scalar(text: str) -> Scalar:
+    """Return the value of the plain (unquoted) scalar `text`."""
+    if text in NULLS:
+        return None
+    if text in BOOLEANS:
+        return BOOLEANS[text]
+    if INTEGER.fullmatch(text):
+        return int(text)
+    if FLOAT.fullmatch(text):
+        return float(text)
+    if OTHER_BASE.fullmatch(text):
+        return int(text, 0)
+    if SPECIAL_FLOAT.fullmatch(text):
+        return float(text.replace(".", "", 1))
+    return text
