@@ -66,6 +66,12 @@ def trained(tokenizer: Any, example: Example) -> str:
     return "".join(tokenizer.decode(example.input_ids[a:b]) for a, b in borders.reshape(-1, 2))
 
 
+def survives(tokenizer: Any, text: str) -> bool:
+    """Whether a tokenizer keeps a text: one of the four knows no line breaks and few emoji."""
+    decoded: str = tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return decoded.strip() == text.strip()
+
+
 def refused(*args: Any, **keys: Any) -> str:
     with pytest.raises(DataError) as caught:
         prepared(*args, **keys)
@@ -78,9 +84,8 @@ def test_trained_tokens_are_the_assistants_text_and_its_end_of_turn(tmp_path: Pa
     assert len(result.train) == len(CONVERSATIONS)
     for turns, example in zip(CONVERSATIONS, result.train, strict=True):
         text = "".join(f"{text}<|im_end|>" for role, text in turns if role == G)
-        if "👩" in text and any_tokenizer.decode(any_tokenizer("👩")["input_ids"]).strip() != "👩":
-            continue  # this vocabulary loses what it does not know
-        assert trained(any_tokenizer, example) == text
+        if all(survives(any_tokenizer, text) for role, text in turns if role == G):
+            assert trained(any_tokenizer, example) == text
         ids = example.input_ids
         assert np.array_equal(example.labels[example.labels != IGNORED], ids[example.labels != IGNORED])
 
