@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+from pathlib import Path
 from types import ModuleType
 
 from ftkit.errors import FtkitError
@@ -28,3 +30,17 @@ def need(module: str, *, extra: str, purpose: str, error: type[FtkitError]) -> M
             f"{purpose} needs the package {module.split('.')[0]}, which is not installed",
             help=f'pip install "ftkit[{extra}]"',
         ) from None
+
+
+def folder_of(module: str, *, extra: str, purpose: str, error: type[FtkitError]) -> Path:
+    """Return the folder of an installed package without importing it, for packages that are wanted for their data.
+
+    Raises:
+        FtkitError: of class `error`, with the pip line, when the package is absent.
+    """
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise error(
+            f"{purpose} needs the package {module}, which is not installed", help=f'pip install "ftkit[{extra}]"'
+        )
+    return Path(spec.origin).parent
