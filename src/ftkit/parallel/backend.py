@@ -44,7 +44,12 @@ class Backend(Protocol):
         """Let `fill` put real tensors in place of the block's meta ones, then shard or keep the block."""
 
     def finish(
-        self, net: nn.Module, fill: Callable[[nn.Module], None], build_groups: GroupBuilder, build_optimizer: OptimizerFactory, max_norm: float
+        self,
+        net: nn.Module,
+        fill: Callable[[nn.Module], None],
+        build_groups: GroupBuilder,
+        build_optimizer: OptimizerFactory,
+        max_norm: float,
     ) -> tuple[nn.Module, Optimizer]:
         """Fill and place what no block holds (embeddings, norm, head), and return the module to call and its optimizer.
 

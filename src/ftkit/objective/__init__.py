@@ -1,0 +1,1 @@
+"""Objectives: (net, Batch) -> loss sum, number of target tokens."""

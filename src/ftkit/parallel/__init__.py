@@ -1,0 +1,1 @@
+"""Backends: how a net is placed, stepped and gathered on one device or many."""

@@ -1,0 +1,74 @@
+"""Trainable parameters and optimizer state on disk, in torch.distributed.checkpoint's format.
+
+Flat names: `model/NAME` for parameters, `optimizer/NAME/KEY` for state. The format holds tensors in pieces with their
+place in the whole, so what some ranks wrote can be read by any other number of ranks. No pickles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.optim import Optimizer
+
+from ftkit.errors import CheckpointError
+from ftkit.parallel.optimizer_state import read_state, write_state
+
+MODEL, OPTIMIZER = "model/", "optimizer/"
+
+
+def save_plain(folder: Path, parameters: Mapping[str, nn.Parameter], optimizer: Optimizer) -> None:
+    """Write whole parameters and their optimizer state from one process."""
+    state: dict[str, Tensor] = {f"{MODEL}{name}": parameter.detach() for name, parameter in parameters.items()}
+    state |= {f"{OPTIMIZER}{name}": tensor for name, tensor in read_state(optimizer, parameters).items()}
+    save(state, storage_writer=FileSystemWriter(folder, overwrite=False), no_dist=True)
+
+
+def load_plain(folder: Path, parameters: Mapping[str, nn.Parameter], optimizer: Optimizer) -> None:
+    """Read into one process what any number of processes wrote.
+
+    Raises:
+        CheckpointError: the checkpoint holds other parameters, or other shapes, than the net trains.
+    """
+    stored = stored_tensors(folder)
+    refuse_other_parameters(folder, stored, parameters)
+    state: dict[str, Tensor] = {f"{MODEL}{name}": parameter.detach() for name, parameter in parameters.items()}
+    for name, tensor in stored.items():
+        if name.startswith(OPTIMIZER):
+            state[name] = torch.empty(tensor.size, dtype=tensor.properties.dtype)
+    load(state, storage_reader=FileSystemReader(folder), no_dist=True)
+    named = {name.removeprefix(OPTIMIZER): tensor for name, tensor in state.items() if name.startswith(OPTIMIZER)}
+    write_state(optimizer, parameters, named)
+
+
+def stored_tensors(folder: Path) -> dict[str, TensorStorageMetadata]:
+    """What the checkpoint holds, by name."""
+    try:
+        metadata = FileSystemReader(folder).read_metadata()
+    except FileNotFoundError as absent:
+        raise CheckpointError("the checkpoint has no shards", where=str(folder)) from absent
+    entries = metadata.state_dict_metadata.items()
+    return {name: entry for name, entry in entries if isinstance(entry, TensorStorageMetadata)}
+
+
+def refuse_other_parameters(
+    folder: Path, stored: Mapping[str, TensorStorageMetadata], parameters: Mapping[str, nn.Parameter]
+) -> None:
+    """Raise one error naming every parameter that is missing, left over or of another shape."""
+    there = {name.removeprefix(MODEL): tuple(entry.size) for name, entry in stored.items() if name.startswith(MODEL)}
+    here = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    report = [f"not in the checkpoint: {name}" for name in sorted(here.keys() - there.keys())]
+    report += [f"not trained now: {name}" for name in sorted(there.keys() - here.keys())]
+    report += [
+        f"{name} is {there[name]} in the checkpoint, got {shape}"
+        for name, shape in here.items()
+        if name in there and there[name] != shape
+    ]
+    if report:
+        raise CheckpointError("the checkpoint does not fit the net\n  " + "\n  ".join(report), where=str(folder))
