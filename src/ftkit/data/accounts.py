@@ -20,6 +20,7 @@ class SetAccount:
         tokens, trained_tokens: over the documents kept; trained by role (`all` for train_on_inputs).
         methods: how turns were found -> documents (`marks`, `generation blocks`, `beginnings`).
         longest: tokens of the longest row, dropped ones included.
+        lacking_end: documents with a trained turn that no end-of-turn token follows.
     """
 
     path: str
@@ -33,6 +34,7 @@ class SetAccount:
     trained_tokens: dict[str, int] = field(default_factory=dict)
     methods: dict[str, int] = field(default_factory=dict)
     longest: int = 0
+    lacking_end: int = 0
 
     def drop(self, reason: str) -> None:
         """Count a row that is left out."""

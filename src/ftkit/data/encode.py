@@ -26,6 +26,7 @@ class Marked:
     Args:
         add_bos, add_eos: put the tokenizer's BOS in front if it does so itself, its EOS behind.
         method: how the turns were found; empty for text without turns.
+        lacks_end: a turn is trained whose template writes no end of turn: the model may never learn to stop.
     """
 
     text: str
@@ -34,6 +35,7 @@ class Marked:
     add_bos: bool = False
     add_eos: bool = False
     method: str = ""
+    lacks_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,12 @@ class MaskRules:
                 spans.append(Span(start, end, turn.message.role))
         return spans
 
+    def lack_end(self, turns: Sequence[Turn]) -> bool:
+        """Whether an end of turn should be trained where the template wrote none."""
+        if self.everything or self.ends == "none":
+            return False
+        return any(self._is_trained(turn.message) and turn.end == turn.content_end for turn in turns)
+
     def _is_trained(self, message: Message) -> bool:
         """The row's own wish, else by role."""
         return message.role in self.roles if message.train is None else message.train

@@ -99,7 +99,9 @@ class _Entry:
             raise AssertionError("formats of conversations have a template")
         rendered = self.renderer.render(_with_system(record, default_system))
         spans = self.rules.of_turns(rendered.text, rendered.turns)
-        return Marked(rendered.text, spans, row.where, method=rendered.method)
+        return Marked(
+            rendered.text, spans, row.where, method=rendered.method, lacks_end=self.rules.lack_end(rendered.turns)
+        )
 
 
 def _open_entry(data: DataSection, dataset: DatasetSection, tokenizer: Any) -> _Entry:
@@ -209,6 +211,7 @@ class _Job:
         account.tokens += len(kept.ids)
         for role, count in kept.by_role.items():
             account.trained_tokens[role] = account.trained_tokens.get(role, 0) + count
+        account.lacking_end += marked.lacks_end
         if marked.method:
             account.methods[marked.method] = account.methods.get(marked.method, 0) + 1
         return writer.add(kept.ids, kept.trained, marked.where)
