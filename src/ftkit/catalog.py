@@ -31,10 +31,42 @@ QUANTIZERS: Mapping[str, str] = {
     "nf4": "ftkit.model.nf4:NF4Linear",
     "fp4": "ftkit.model.nf4:FP4Linear",
 }
-OPTIMIZERS: Mapping[str, str] = {}
-SCHEDULES: Mapping[str, str] = {}
-BACKENDS: Mapping[str, str] = {}
-TRACKERS: Mapping[str, str] = {}
+OPTIMIZERS: Mapping[str, str] = {
+    "adamw_torch": "ftkit.optim.of_torch:adamw",
+    "adamw_torch_fused": "ftkit.optim.of_torch:adamw_fused",
+    "adamw_bnb_8bit": "ftkit.optim.of_bitsandbytes:adamw_8bit",
+    "adamw_8bit": "ftkit.optim.of_bitsandbytes:adamw_8bit",
+    "paged_adamw_8bit": "ftkit.optim.of_bitsandbytes:paged_adamw_8bit",
+    "paged_adamw_32bit": "ftkit.optim.of_bitsandbytes:paged_adamw_32bit",
+    "lion_8bit": "ftkit.optim.of_bitsandbytes:lion_8bit",
+    "lion_32bit": "ftkit.optim.of_bitsandbytes:lion_32bit",
+    "paged_lion_8bit": "ftkit.optim.of_bitsandbytes:paged_lion_8bit",
+    "paged_lion_32bit": "ftkit.optim.of_bitsandbytes:paged_lion_32bit",
+    "ademamix": "ftkit.optim.of_bitsandbytes:ademamix_32bit",
+    "ademamix_8bit": "ftkit.optim.of_bitsandbytes:ademamix_8bit",
+    "paged_ademamix_32bit": "ftkit.optim.of_bitsandbytes:paged_ademamix_32bit",
+    "paged_ademamix_8bit": "ftkit.optim.of_bitsandbytes:paged_ademamix_8bit",
+    "adafactor": "ftkit.optim.of_torch:adafactor",
+    "sgd": "ftkit.optim.of_torch:sgd",
+    "adagrad": "ftkit.optim.of_torch:adagrad",
+    "rmsprop": "ftkit.optim.of_torch:rmsprop",
+    "muon": "ftkit.optim.muon:muon",
+}
+SCHEDULES: Mapping[str, str] = {
+    "cosine": "ftkit.optim.schedule:cosine",
+    "cosine_with_min_lr": "ftkit.optim.schedule:cosine",
+    "linear": "ftkit.optim.schedule:linear",
+    "constant": "ftkit.optim.schedule:constant",
+    "constant_with_warmup": "ftkit.optim.schedule:constant_with_warmup",
+    "one_cycle": "ftkit.optim.schedule:one_cycle",
+    "rex": "ftkit.optim.schedule:rex",
+    "wsd": "ftkit.optim.schedule:wsd",
+    "warmup_stable_decay": "ftkit.optim.schedule:wsd",
+}
+BACKENDS: Mapping[str, str] = {
+    "single": "ftkit.parallel.single:SingleBackend",
+}
+TRACKERS: Mapping[str, str] = {}  # section TrackingSection -> a Listener, see train/events.py; filled with the trackers
 
 
 def load(target: str) -> Any:

@@ -32,6 +32,7 @@ class SummedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        """(R, V), (R,) -> scalar."""
         log_sums, loss = [], torch.zeros((), dtype=torch.float32, device=logits.device)
         for part in chunks(logits):
             values = logits[part].float()  # (r, V)
@@ -43,6 +44,7 @@ class SummedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """Gradient (R, V) of the logits, in their dtype."""
         logits, targets, log_sums = ctx.saved_tensors
         (scale,) = gradients
         gradient = torch.empty_like(logits)

@@ -25,6 +25,7 @@ def sft_loss(net: nn.Module, batch: Batch, *, device: torch.device | None = None
     times its coefficient and the number of target tokens: the step's loss then holds its token-weighted mean.
 
     Args:
+        net: what `backend.finish` returned; called once.
         batch: on the CPU, where the rows to keep are found without waiting for a device.
         device: where the net is; None for where the batch is.
     """

@@ -32,6 +32,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
+        """Whether this rank writes files and speaks."""
         return self.rank == 0
 
 
@@ -54,6 +55,10 @@ class Backend(Protocol):
         """Fill and place what no block holds (embeddings, norm, head), and return the module to call and its optimizer.
 
         Args:
+            net: the whole net, its blocks placed.
+            fill: puts real tensors in place of the meta ones that are left.
+            build_groups: net -> parameter groups of what is trained.
+            build_optimizer: parameter groups -> optimizer.
             max_norm: global gradient norm to clip to; 0 means no clipping.
         """
 

@@ -42,6 +42,8 @@ def cadence(
         steps: from 1, a number of steps; below 1, a share of the whole run; 0 never.
         times_per_epoch: 0 never. Used when `steps` is not given.
         strategy: `no` switches everything off; without any of the three, once an epoch.
+        num_steps: of the whole run.
+        steps_per_epoch: of one whole epoch.
     """
     if strategy == "no":
         return never
