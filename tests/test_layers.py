@@ -50,7 +50,9 @@ def imported(tree: ast.AST) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, "imports are absolute"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "ftkit" else {node.module}
+            names |= (
+                {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "ftkit" else {node.module}
+            )
     return {name.removeprefix("ftkit.") for name in names if name.startswith("ftkit.")}
 
 

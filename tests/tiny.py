@@ -39,7 +39,10 @@ def byte_tokenizer(folder: Path) -> int:
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<pad>"]
     trainer = trainers.BpeTrainer(
-        vocab_size=512, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=512,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator([text for pair in TALK for text in pair] + ["system user assistant"], trainer)
     fast = PreTrainedTokenizerFast(
@@ -49,7 +52,9 @@ def byte_tokenizer(folder: Path) -> int:
     return len(fast)
 
 
-def tiny_model(folder: Path, architecture: str = "llama", *, vocab_size: int | None = None, seed: int = 0, **shape: Any) -> Path:
+def tiny_model(
+    folder: Path, architecture: str = "llama", *, vocab_size: int | None = None, seed: int = 0, **shape: Any
+) -> Path:
     """Write a random model of `architecture` in fp32, with a byte-level tokenizer unless `vocab_size` is given."""
     folder.mkdir(parents=True, exist_ok=True)
     size = byte_tokenizer(folder) if vocab_size is None else vocab_size

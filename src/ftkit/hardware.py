@@ -8,10 +8,10 @@ replaced by the nearest thing and listed with the reason; nothing is replaced wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ftkit.errors import FtkitError, RecipeError
+from ftkit.errors import RecipeError
 from ftkit.recipe import Recipe
 
 
@@ -66,7 +66,8 @@ def fit_to_machine(recipe: Recipe, machine: Machine) -> tuple[Recipe, tuple[Subs
     substitutions: list[Substitution] = []
     for rule in RULES:
         for section, fields, substitution in rule(recipe, machine):
-            recipe = recipe.with_fields(section, fields)
+            changed = getattr(recipe, section).model_copy(update=fields)
+            recipe = replace(recipe, **{section: changed})
             substitutions.append(substitution)
     if recipe.general.strict:
         refuse(substitutions)
@@ -123,4 +124,23 @@ def _paged_optimizer(recipe: Recipe, machine: Machine) -> Iterator[Change]:
         )
 
 
-RULES: tuple[Rule, ...] = (_attention, _precision, _paged_optimizer)
+def _sharding(recipe: Recipe, machine: Machine) -> Iterator[Change]:
+    reason = "this version trains in one process; backends for several come later"
+    if recipe.backend.deepspeed:
+        asked = recipe.backend.deepspeed if isinstance(recipe.backend.deepspeed, str) else "a mapping"
+        yield "backend", {"deepspeed": None}, Substitution("deepspeed", asked, "one process, nothing sharded", reason)
+    if recipe.backend.fsdp:
+        asked = " ".join(recipe.backend.fsdp)
+        yield "backend", {"fsdp": ()}, Substitution("fsdp", asked, "one process, nothing sharded", reason)
+
+
+def _trackers(recipe: Recipe, machine: Machine) -> Iterator[Change]:
+    tracking, reason = recipe.tracking, "trackers come in a later version"
+    if tracking.wandb_project:
+        used = "metrics.jsonl and loss.png"
+        yield "tracking", {}, Substitution("wandb_project", tracking.wandb_project, used, reason)
+    if tracking.use_tensorboard:
+        yield "tracking", {}, Substitution("use_tensorboard", "true", "metrics.jsonl and loss.png", reason)
+
+
+RULES: tuple[Rule, ...] = (_attention, _precision, _paged_optimizer, _sharding, _trackers)
