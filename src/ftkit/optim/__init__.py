@@ -1,0 +1,1 @@
+"""Parameter groups, optimizers and schedules."""
