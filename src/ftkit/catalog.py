@@ -26,6 +26,25 @@ FORMATS: Mapping[str, str] = {
 }
 TEMPLATES: Mapping[str, str] = {
     "chatml": "ftkit.data.templates.chatml:TEMPLATE",
+    "llama2": "ftkit.data.templates.llama2:TEMPLATE",
+    "llama-2": "ftkit.data.templates.llama2:TEMPLATE",
+    "llama3": "ftkit.data.templates.llama3:TEMPLATE",
+    "llama-3": "ftkit.data.templates.llama3:TEMPLATE",
+    "mistral": "ftkit.data.templates.mistral:TEMPLATE",
+    "mistral_v1": "ftkit.data.templates.mistral:TEMPLATE",
+    "gemma": "ftkit.data.templates.gemma:TEMPLATE",
+    "gemma3": "ftkit.data.templates.gemma:TEMPLATE",
+    "phi_3": "ftkit.data.templates.phi3:TEMPLATE",
+    "phi_35": "ftkit.data.templates.phi3:TEMPLATE",
+    "phi_4": "ftkit.data.templates.phi4:TEMPLATE",
+    "qwen": "ftkit.data.templates.qwen:TEMPLATE",
+    "qwen_25": "ftkit.data.templates.qwen:TEMPLATE",
+    "deepseek": "ftkit.data.templates.deepseek:TEMPLATE",
+    "deepseek_v2": "ftkit.data.templates.deepseek:TEMPLATE",
+    "vicuna": "ftkit.data.templates.vicuna:TEMPLATE",
+    "vicuna_v1.1": "ftkit.data.templates.vicuna:TEMPLATE",
+    "zephyr": "ftkit.data.templates.zephyr:TEMPLATE",
+    "alpaca": "ftkit.data.templates.alpaca:TEMPLATE",
 }
 QUANTIZERS: Mapping[str, str] = {
     "nf4": "ftkit.model.nf4:NF4Linear",

@@ -34,11 +34,14 @@ class CompiledTemplate:
 
     Args:
         has_blocks: whether it marks what the model says by `{% generation %}`.
+        reads_tools, reads_tool_calls: whether it mentions the tools of a conversation, the calls of a turn.
     """
 
     render_compiled: Callable[..., str]
     special_tokens: Mapping[str, str]
     has_blocks: bool
+    reads_tools: bool
+    reads_tool_calls: bool
 
     def render(
         self,
@@ -87,8 +90,8 @@ def compile_template(text: str, special_tokens: Mapping[str, str], *, origin: st
             where=f"{origin}:{bad.lineno}",
             help="mend the template, or choose one by name with chat_template",
         ) from None
-    blocks = any(isinstance(node, nodes.CallBlock) for node in environment.parse(text).find_all(nodes.CallBlock))
-    return CompiledTemplate(template.render, special_tokens, blocks)
+    has_blocks = any(True for _ in environment.parse(text).find_all(nodes.CallBlock))
+    return CompiledTemplate(template.render, special_tokens, has_blocks, "tools" in text, "tool_calls" in text)
 
 
 class _GenerationBlocks(Extension):

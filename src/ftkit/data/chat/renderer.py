@@ -63,6 +63,14 @@ class Renderer:
             DataError: the template refuses it, or what the model says cannot be found in the text.
         """
         messages = [_as_mapping(message) for message in conversation.messages]
+        if not self.template.reads_tool_calls and any(
+            message.extra.get("tool_calls") for message in conversation.messages
+        ):
+            raise DataError(
+                "the chat template leaves out the row's tool calls",
+                where=str(conversation.where),
+                help="choose a chat_template that writes tool_calls, or set bad_rows: skip",
+            )
         try:
             blocked = self._render(messages, conversation.tools)
         except RefusedError as refused:
