@@ -24,7 +24,7 @@ from ftkit.parallel.backend import World
 from ftkit.parallel.single import SingleBackend
 from ftkit.recipe.section.optimization import OptimizationSection
 from ftkit.train.batches import PlannedBatches, evaluation_source
-from ftkit.train.events import Event, Evaluated, Logged
+from ftkit.train.events import Evaluated, Event, Logged
 from ftkit.train.loop import Trainer
 from ftkit.train.options import LoopOptions
 
@@ -111,7 +111,8 @@ def make_run(
         batches,
         options or LoopOptions(),
         schedule=build_schedule(keys, plan.num_steps),
-        evaluation=evaluation and evaluation_source(evaluation, [[i] for i in range(len(evaluation))], 2, CPU, pad_id=0),
+        evaluation=evaluation
+        and evaluation_source(evaluation, [[i] for i in range(len(evaluation))], 2, CPU, pad_id=0),
         checkpoints=checkpoints and checkpoints(backend, net),
         listeners=[heard],
     )

@@ -13,7 +13,8 @@ def test_a_run_lowers_the_loss() -> None:
     outcome = run.trainer.run()
     assert outcome.reason == "done"
     assert outcome.steps == 18 == len(run.heard.logged)
-    assert outcome.last_loss is not None and outcome.first_loss is not None
+    assert outcome.first_loss is not None
+    assert outcome.last_loss is not None
     assert outcome.last_loss < 0.8 * outcome.first_loss
 
 

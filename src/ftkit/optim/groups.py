@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def build_groups(net: nn.Module, section: OptimizationSection) -> list[dict[str, Any]]:
     """Return the parameter groups of what is trainable in `net`, in the net's own order.
 
-    Every group has `params`, `lr`, `weight_decay` and `matrices`: whether its parameters are linear maps inside the net,
-    which is what Muon is for; embeddings, head and vectors are not.
+    Every group has `params`, `lr`, `weight_decay` and `matrices`: whether its parameters are linear maps inside the
+    net, which is what Muon is for; embeddings, head and vectors are not.
     """
     outside = embeddings_and_head(net)
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}

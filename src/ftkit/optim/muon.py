@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import AdamW, Muon, Optimizer
 
-from ftkit.optim.of_torch import Groups, adam_options
+from ftkit.optim.of_torch import Groups
 
 if TYPE_CHECKING:
     from ftkit.recipe.section.optimization import OptimizationSection

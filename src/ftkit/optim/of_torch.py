@@ -52,6 +52,6 @@ def adafactor(groups: Groups, section: OptimizationSection, device: torch.device
     """
     from transformers.optimization import Adafactor
 
-    defaults = {"scale_parameter": False, "relative_step": False}
-    optimizer: Optimizer = Adafactor(groups, **(defaults | dict(section.optim_args)))
+    options = {"scale_parameter": False, "relative_step": False} | dict(section.optim_args)
+    optimizer: Optimizer = Adafactor(groups, **options)  # type: ignore[no-untyped-call]
     return optimizer

@@ -104,9 +104,7 @@ def linear(span: Span) -> Schedule:
     return lambda step: span.warm(step) if step < span.num_warmup else max(0.0, 1.0 - span.progress(step))
 
 
-def cosine(
-    span: Span, min_lr_ratio: float = 0.0, constant_lr_ratio: float = 0.0, num_cycles: float = 0.5
-) -> Schedule:
+def cosine(span: Span, min_lr_ratio: float = 0.0, constant_lr_ratio: float = 0.0, num_cycles: float = 0.5) -> Schedule:
     """Down to `min_lr_ratio` along a cosine (Loshchilov & Hutter 2017, without restarts).
 
     Args:
