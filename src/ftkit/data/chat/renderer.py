@@ -27,6 +27,7 @@ from ftkit.errors import DataError
 
 OPEN, START, END = "\ufdd0", "\ufdd1", "\ufdd2"  # OPEN number START content OPEN number END
 MARK = re.compile(f"{OPEN}(\\d+)([{START}{END}])")
+REASONING = "<think>"
 ANY_MARK = re.compile("[\ufdd0-\ufdd9]")
 
 
@@ -141,9 +142,7 @@ class Renderer:
                 start -= len(before) if message.role in self.habits.keeps_before else 0
                 content_end += len(after) if message.role in self.habits.keeps_after else 0
             if message.role == "assistant":
-                opened = self._opened(text, previous, stop if content_end is None else content_end)
-                if start is None or (opened is not None and opened < start):
-                    start = opened
+                start = self._opened(text, previous, stop if content_end is None else content_end, start)
                 if start is None:
                     return None
                 if content_end is None:
@@ -152,17 +151,25 @@ class Renderer:
                 continue  # a message of another role that the template leaves out, or an empty one
             search = bool(message.extra.get("tool_calls"))
             end = self.habits.end_of_turn(text, content_end, max(stop, content_end), is_last=is_last, search=search)
+            if search and end == content_end:
+                return None  # tool calls whose end no token marks
             turns.append(Turn(message, start, content_end, end))
             previous = end
         return tuple(turns)
 
-    def _opened(self, text: str, previous: int, stop: int) -> int | None:
-        """Behind the first generation prompt, or else the first header of the model, between two places."""
-        for literal in (self.habits.opening, self.habits.header):
+    def _opened(self, text: str, previous: int, stop: int, start: int | None) -> int | None:
+        """Where a turn of the model begins: behind the generation prompt, or else behind the model's header.
+
+        Args:
+            previous, stop: it lies between these.
+            start: of its content, where that is known; a generation prompt may reach into it (`<think>`).
+        """
+        bare = self.habits.header.partition(REASONING)[0]  # before reasoning that is not always the same
+        for literal in (self.habits.opening, self.habits.header, bare):
             found = text.find(literal, previous, stop) if literal else -1
-            if found >= 0:
+            if found >= 0 and (start is None or found <= start):
                 return found + len(literal)
-        return None
+        return start
 
     def _by_blocks(self, conversation: Conversation, blocked: str) -> tuple[Turn, ...] | None:
         """Turns from the template's generation blocks, one for each turn of the model, in order."""
@@ -175,6 +182,8 @@ class Renderer:
         for message, outside, inside in zip(spoken, pieces[::2], pieces[1::2], strict=False):
             start, end = position + len(outside), position + len(outside) + len(inside)
             position = end
+            if not inside.strip() and message.extra.get("tool_calls"):
+                return None
             turns.append(self._trimmed(message, text, start, end))
         return tuple(turns)
 
