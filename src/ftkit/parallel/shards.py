@@ -6,7 +6,9 @@ place in the whole, so what some ranks wrote can be read by any other number of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -27,7 +29,8 @@ def save_plain(folder: Path, parameters: Mapping[str, nn.Parameter], optimizer: 
     """Write whole parameters and their optimizer state from one process."""
     state: dict[str, Tensor] = {f"{MODEL}{name}": parameter.detach() for name, parameter in parameters.items()}
     state |= {f"{OPTIMIZER}{name}": tensor for name, tensor in read_state(optimizer, parameters).items()}
-    save(state, storage_writer=FileSystemWriter(folder, overwrite=False), no_dist=True)
+    with alone():
+        save(state, storage_writer=FileSystemWriter(folder, overwrite=False), no_dist=True)
 
 
 def load_plain(folder: Path, parameters: Mapping[str, nn.Parameter], optimizer: Optimizer) -> None:
@@ -42,9 +45,18 @@ def load_plain(folder: Path, parameters: Mapping[str, nn.Parameter], optimizer: 
     for name, tensor in stored.items():
         if name.startswith(OPTIMIZER):
             state[name] = torch.empty(tensor.size, dtype=tensor.properties.dtype)
-    load(state, storage_reader=FileSystemReader(folder), no_dist=True)
+    with alone():
+        load(state, storage_reader=FileSystemReader(folder), no_dist=True)
     named = {name.removeprefix(OPTIMIZER): tensor for name, tensor in state.items() if name.startswith(OPTIMIZER)}
     write_state(optimizer, parameters, named)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Without the warning that one process saves or loads alone, which torch gives although `no_dist` asks for it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        yield
 
 
 def stored_tensors(folder: Path) -> dict[str, TensorStorageMetadata]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -39,28 +40,27 @@ class SingleBackend:
         self.net, self.max_norm = net, max_norm
         self.trainable = {name: p for name, p in net.named_parameters() if p.requires_grad}
         self.optimizer = build_optimizer(build_groups(net))
+        self.loss = torch.zeros((), device=self.world.device)  # of this step so far
         return net, self.optimizer
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradients of one micro-batch."""
+        self.loss += loss.detach()
         loss.backward()  # type: ignore[no-untyped-call]
 
     def step(self) -> float:
         """Clip, refuse what is not finite, step, clear."""
         gradients = [p.grad for p in self.trainable.values() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
-        length = float(norm)  # the one wait for the device in a step
-        if not torch.isfinite(torch.tensor(length)):
-            raise BackendError(
-                f"the gradient norm is not finite, got {length}; no parameter has been changed",
-                where=first_not_finite(self.trainable),
-                help="look at the rows of this step; else lower learning_rate or max_grad_norm, or train in fp32",
-            )
+        length, loss = torch.stack([norm.float(), self.loss]).tolist()  # the one wait for the device in a step
+        if not math.isfinite(length) or not math.isfinite(loss):
+            raise not_finite(loss, length, first_not_finite(self.trainable))
         if self.max_norm > 0:
             nn.utils.clip_grads_with_norm_(self.trainable.values(), self.max_norm, norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return length
+        self.loss.zero_()
+        return float(length)
 
     def reduce(self, value: Tensor, op: Literal["sum", "max", "min"]) -> Tensor:
         """One rank's value is everybody's."""
@@ -82,6 +82,16 @@ class SingleBackend:
 
     def close(self) -> None:
         """There is no group to leave."""
+
+
+def not_finite(loss: float, norm: float, name: str | None) -> BackendError:
+    """The error of a step whose loss or gradient norm is not a number, or infinite."""
+    what, value = ("loss", loss) if not math.isfinite(loss) else ("gradient norm", norm)
+    at = f" (first in {name})" if name else ""
+    return BackendError(
+        f"the {what} is not finite, got {value}{at}; no parameter has been changed",
+        help="look at the rows of this step; else lower learning_rate or max_grad_norm, or train in fp32",
+    )
 
 
 def first_not_finite(parameters: dict[str, nn.Parameter]) -> str | None:

@@ -110,11 +110,12 @@ class Trainer:
             assert self.checkpoints is not None
             self.state = self.checkpoints.resume(resume)
         device = self.backend.world.device
-        self.window_loss = torch.tensor(self.state.window_loss, dtype=torch.float64, device=device)
+        carried = self.state.window_loss if self.backend.world.is_main else 0.0  # saved as the sum over all ranks
+        self.window_loss = torch.tensor(carried, dtype=torch.float64, device=device)
         self.announce(Started(self.batches.num_steps, self.state.step, self.batches.steps_per_epoch))
         try:
             self.module.train()
-            if self.options.evaluate_on_start and self.state.step == 0:
+            if self.evaluation is not None and self.options.evaluate_on_start and self.state.step == 0:
                 self.evaluate()
             self.meter.start()
             while self.state.step < self.batches.num_steps and not self.state.stopped:
@@ -141,11 +142,13 @@ class Trainer:
     def after_step(self) -> None:
         """Log, evaluate and save, where due; the last step, or the one that ends the run, has all three."""
         done, last = self.state.step, self.state.step == self.batches.num_steps
+        better = False
         if last or self.options.log_at(done):
             self.log()
         if self.evaluation is not None and (last or self.options.evaluate_at(done)):
-            self.evaluate()
-        if self.checkpoints is not None and (last or self.state.stopped or self.options.save_at(done)):
+            better = self.evaluate()
+        due = last or self.state.stopped is not None or self.options.save_at(done)
+        if self.checkpoints is not None and (due or (better and self.options.save_best)):
             self.save()
 
     def log(self) -> None:
@@ -185,10 +188,9 @@ class Trainer:
             times = f"{self.state.bad_losses} logged losses in a row"
             self.state.stopped = f"loss watchdog: {times} above loss_watchdog_threshold {threshold:g}"
 
-    def evaluate(self) -> None:
-        """Announce the loss on the evaluation set, and let early stopping look at it."""
-        if self.evaluation is None:
-            return
+    def evaluate(self) -> bool:
+        """Announce the loss on the evaluation set, let early stopping look at it, return whether it is the best yet."""
+        assert self.evaluation is not None
         with self.meter.aside():
             start = time.monotonic()
             loss, tokens = self.stepper.evaluate(self.evaluation())
@@ -199,11 +201,12 @@ class Trainer:
         state, best = self.state, self.state.best_eval_loss
         if best is None or loss < best:
             state.best_eval_loss, state.evaluations_without_gain = loss, 0
-            return
+            return True
         state.evaluations_without_gain += 1
         patience = self.options.stop_patience
         if patience is not None and state.evaluations_without_gain >= patience:
             state.stopped = f"early stopping: {state.evaluations_without_gain} evaluations without a lower loss"
+        return False
 
     def save(self) -> None:
         """Write a checkpoint."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -59,8 +60,19 @@ class Meter:
         return tokens_per_second * self.flops_per_token / self.peak_flops
 
     def memory_gib(self) -> float:
-        """Highest allocation on the GPU so far; on a CPU highest resident memory of this process."""
+        """Highest allocation on the GPU so far; on a CPU resident memory of this process now."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) / 2**30
-        unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there, in KiB on Linux
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+        return resident_bytes() / 2**30
+
+
+def resident_bytes() -> int:
+    """Memory of this process that lies in RAM; where the system does not tell (no /proc), the highest so far.
+
+    Not ru_maxrss on Linux: a process started by a larger one inherits the larger one's peak there.
+    """
+    statm = Path("/proc/self/statm")
+    if statm.is_file():
+        return int(statm.read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there, else in KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ftkit.data.values import Batch
+from ftkit.errors import BackendError
 from ftkit.objective.sft import sft_loss
 from ftkit.parallel.backend import Backend
 from ftkit.train.batches import StepBatches
@@ -39,7 +40,7 @@ class Stepper:
         """Take step `number` (from 0); return this rank's summed loss (float64, on its device) and the gradient norm.
 
         Raises:
-            BackendError: the gradient norm is not finite; no parameter has been changed.
+            BackendError: the loss or the gradient norm is not finite; no parameter has been changed.
         """
         torch.manual_seed(step_seed(self.seed, number, self.backend.world.rank))
         self.set_learning_rates(number)
@@ -50,7 +51,11 @@ class Stepper:
             total += loss.detach()
             last = index == len(work.micro_batches) - 1
             self.backend.backward(loss / work.num_target_tokens, last=last)
-        return total, self.backend.step()
+        try:
+            return total, self.backend.step()
+        except BackendError as stop:
+            where = f"step {number + 1}, rank {self.backend.world.rank}"
+            raise BackendError(stop.what, where=where, help=stop.help) from stop
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[Batch]) -> tuple[float, int]:
