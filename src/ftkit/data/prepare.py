@@ -28,6 +28,7 @@ from ftkit.data.values import Conversation, Message, Row, Segments, Where
 from ftkit.errors import DataError
 from ftkit.recipe.section.data import DataSection, DatasetSection
 
+CONVERSATIONS = ("sharegpt", "chat_template", "query_response", "oasst")  # types whose rows need a chat template
 ROWS_PER_BATCH = 512  # tokenized together: enough work for all cores, little enough to hold
 
 
@@ -105,14 +106,19 @@ class _Entry:
 
 
 def _open_entry(data: DataSection, dataset: DatasetSection, tokenizer: Any) -> _Entry:
-    if not isinstance(dataset.type, str) or dataset.type not in catalog.FORMATS:
+    type_ = dataset.type if isinstance(dataset.type, str) else "custom" if dataset.type else str(dataset.type)
+    if type_ not in catalog.FORMATS:
         raise DataError(
-            f"unknown data set type, got {dataset.type}",
+            f"unknown data set type, got {type_}",
             where=dataset.path,
-            help=f"use one of {', '.join(sorted(catalog.FORMATS))}",
+            help=f"use one of {', '.join(sorted(catalog.FORMATS))}, or write a type of your own (format, field_...)",
         )
-    formatter: Formatter = catalog.load(catalog.FORMATS[dataset.type])(dataset)
-    is_chat = dataset.type.partition(".")[0] in ("sharegpt", "chat_template")
+    if dataset.weight is not None:
+        raise DataError(
+            "mixing by weight is not supported yet", where=dataset.path, help="leave weight out, or use shards"
+        )
+    formatter: Formatter = catalog.load(catalog.FORMATS[type_])(dataset)
+    is_chat = type_.partition(".")[0] in CONVERSATIONS
     template = choose_template(data, dataset, tokenizer) if is_chat else None
     renderer = build_renderer(template, tokenizer) if template else None
     return _Entry(dataset, open_source(dataset), formatter, mask_rules(data, dataset), template, renderer)

@@ -56,11 +56,21 @@ class TurnsFormat:
         """The row's turns, in their order, with our role names."""
         if self.column not in row.values:
             raise missing_column(row, self.column)
-        turns = list_field(row.values[self.column], f"column {self.column!r}", row)
+        turns = [
+            single
+            for turn in list_field(row.values[self.column], f"column {self.column!r}", row)
+            for single in self._unpaired(turn)
+        ]
         messages = tuple(self._message(turn, number, row) for number, turn in enumerate(turns, start=1))
         if messages[0].role != "system":
             messages = (*_system_column(row), *messages)
         return Conversation(messages, row.where, _tools(row))
+
+    def _unpaired(self, turn: Any) -> list[Any]:
+        """The turns of a pair such as `{"human": ..., "assistant": ...}`; anything else as it is."""
+        if not isinstance(turn, Mapping) or not turn or any(key not in self.roles for key in turn):
+            return [turn]
+        return [{self.role_key: role, self.content_key: text} for role, text in turn.items()]
 
     def _message(self, turn: Any, number: int, row: Row) -> Message:
         turn = mapping_field(turn, f"turn {number}", row)
@@ -74,8 +84,8 @@ class TurnsFormat:
         if content is None and turn.get("tool_calls"):
             content = ""
         if isinstance(content, list):
-            content, reasoning = _from_parts(content, number, row)
-            extra |= {"reasoning_content": reasoning} if reasoning else {}
+            content, more = _from_parts(content, number, row)
+            extra |= more
         text = as_text(content, f"turn {number}: {self.content_key!r}", row)
         return Message(role, text, _wish(turn), extra)
 
@@ -111,9 +121,9 @@ def _wish(turn: Mapping[str, Any]) -> bool | None:
     return None
 
 
-def _from_parts(parts: list[Any], number: int, row: Row) -> tuple[str, str]:
-    """Content given as a list of typed parts -> its text and its reasoning."""
-    texts: dict[str, list[str]] = {"text": [], "reasoning": []}
+def _from_parts(parts: list[Any], number: int, row: Row) -> tuple[str, dict[str, Any]]:
+    """Content given as a list of typed parts -> its text, and what of reasoning and tool calls there is."""
+    texts: dict[str, list[str]] = {"text": [], "reasoning": [], "tool_call": []}
     for part in parts:
         part = mapping_field(part, f"turn {number}: a part of the content", row)
         kind = part.get("type", "text")
@@ -121,10 +131,16 @@ def _from_parts(parts: list[Any], number: int, row: Row) -> tuple[str, str]:
             raise DataError(
                 f"turn {number}: a part of the content is no text, got type {kind!r}",
                 where=str(row.where),
-                help="only text and reasoning parts can be trained on; remove the row, or set bad_rows: skip",
+                help="text, reasoning and tool_call parts can be used; remove the row, or set bad_rows: skip",
             )
         texts[kind].append(as_text(part.get("text", part.get("value")), f"turn {number}: a part of the content", row))
-    return "".join(texts["text"]), "".join(texts["reasoning"])
+    more: dict[str, Any] = {}
+    if texts["reasoning"]:
+        more["reasoning_content"] = "".join(texts["reasoning"])
+    if texts["tool_call"]:
+        calls = [_json(call, f"turn {number}: a tool call", row) for call in texts["tool_call"]]
+        more["tool_calls"] = [{"type": "function", "function": call} for call in calls]
+    return "".join(texts["text"]), more
 
 
 def _system_column(row: Row) -> tuple[Message, ...]:
@@ -139,15 +155,19 @@ def _tools(row: Row) -> tuple[Mapping[str, Any], ...]:
     """The `tools` column: a list, or JSON text that holds one."""
     tools = row.values.get("tools")
     if isinstance(tools, str) and tools.strip():
-        try:
-            tools = json.loads(tools)
-        except ValueError as bad:
-            raise DataError(
-                f"column 'tools' is no JSON: {bad}", where=str(row.where), help="mend it, or set bad_rows: skip"
-            ) from None
+        tools = _json(tools, "column 'tools'", row)
     if not tools:
         return ()
     return tuple(mapping_field(tool, "a tool", row) for tool in list_field(tools, "column 'tools'", row))
+
+
+def _json(text: str, what: str, row: Row) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as bad:
+        raise DataError(
+            f"{what} is no JSON: {bad}", where=str(row.where), help="mend it, or set bad_rows: skip"
+        ) from None
 
 
 def _missing_key(turn: Mapping[str, Any], number: int, key: str, row: Row) -> DataError:
