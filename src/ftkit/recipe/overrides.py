@@ -40,7 +40,11 @@ def read_value(text: str) -> Any:
 
 
 def put(data: Any, path: Path, value: Any) -> bool:
-    """Set `value` at `path`, making mappings on the way; False when a list has no such item or a value is in the way."""
+    """Set `value` at `path`, making mappings on the way.
+
+    Returns:
+        False when a list has no such item, or something that is no mapping is in the way.
+    """
     *parents, last = path
     for depth, step in enumerate(parents):
         if isinstance(data, list):

@@ -1,8 +1,8 @@
 """YAML text -> plain values, with the place of every key and value.
 
-In: the text of a file, as people paste it. Out: a `Source`: values (None where nothing is given) and marks by path, plus
-the problems found on the way. Recipes are copied from web pages, so non-breaking spaces, a byte-order mark, carriage
-returns and a code fence around the whole are read as what they were meant to be.
+In: the text of a file, as people paste it. Out: a `Source`: values (None where nothing is given) and marks by path,
+plus the problems found on the way. Recipes are copied from web pages, so non-breaking spaces, tabs, a byte-order mark,
+carriage returns and a code fence around the whole are read as what they were meant to be.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from typing import Any
 
 import yaml
 
-from ftkit.recipe.problems import COMMAND_LINE, NOWHERE, Mark, Problem
+from ftkit.recipe.problems import COMMAND_LINE, NOWHERE, Mark, Problem, Severity
 from ftkit.recipe.scalars import read_scalar
 
 Path = tuple[str | int, ...]
 # Spaces of other widths that web pages put where a plain one was typed; one character each, so columns stay right.
 ODD_SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+# Where a space is part of YAML's own writing, not of a value: at either end of a line, after `:` and `-`, before `#`.
+AROUND = re.compile(r"^\s+|(?<=[:-])[^\S\n]+|[^\S\n]+(?=#|$)", re.MULTILINE)
+TABS = re.compile(r"(?<=[:\-,\[{])[ \t]+|[ \t]+(?=#|$)", re.MULTILINE)
+MAX_VALUES = 100_000  # a few aliases of aliases unfold to billions
 INVISIBLE = re.compile("[\ufeff\u200b\u2060]")
 FENCE = re.compile(r"^\s*(```|~~~)\s*(ya?ml)?\s*$", re.MULTILINE)
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -34,6 +38,7 @@ class Source:
         text: exactly as read, for saving beside the run.
         data: nested dicts and lists.
         keys, values: the place of the key and of the value at each path.
+        raw: the text of each plain scalar that was read as a number, for keys that want text (`007`).
     """
 
     file: str
@@ -41,6 +46,7 @@ class Source:
     data: dict[str, Any] = field(default_factory=dict)
     keys: dict[Path, Mark] = field(default_factory=dict)
     values: dict[Path, Mark] = field(default_factory=dict)
+    raw: dict[Path, str] = field(default_factory=dict)
     overridden: set[Path] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
 
@@ -52,6 +58,10 @@ class Source:
             return Problem(severity, COMMAND_LINE, 0, 0, dotted(path), code, message, help)
         mark = (self.keys if at_key else self.values).get(path) or self.keys.get(path) or self.nearest(path)
         return Problem(severity, self.file, mark.line, mark.column, dotted(path), code, message, help)
+
+    def note(self, code: str, path: Path, message: str, help: str = "", **options: Any) -> None:
+        """Add the problem that `problem` makes."""
+        self.problems.append(self.problem(code, path, message, help, **options))
 
     def nearest(self, path: Path) -> Mark:
         """The place of the closest parent of `path` that has one."""
@@ -69,46 +79,72 @@ def read_source(file: str, content: bytes | str) -> Source:
     source = Source(file, "")
     try:
         source.text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+        node = compose(source)
     except UnicodeDecodeError as bad:
-        line = content[: bad.start].count(b"\n") + 1 if isinstance(content, bytes) else 0
+        line = bad.object[: bad.start].count(b"\n") + 1
         message = f"the file is not UTF-8, got byte 0x{bad.object[bad.start]:02x}"
         source.problems.append(Problem("error", file, line, 1, "", "encoding", message, "save the file as UTF-8"))
-        return source
-    try:
-        node = yaml.compose(clean(source.text), Loader=Loader)
     except yaml.YAMLError as bad:
         source.problems.append(syntax_problem(file, source.text, bad))
-        return source
-    if node is None:
-        source.problems.append(
-            Problem(
-                "error",
-                file,
-                0,
-                0,
-                "",
-                "empty",
-                "the file holds nothing",
-                "write a recipe; docs/recipe.md lists the keys",
-            )
-        )
-    elif not isinstance(node, yaml.MappingNode):
-        mark = Mark(node.start_mark.line + 1, node.start_mark.column + 1)
-        message = "a recipe is a mapping of keys to values"
-        source.problems.append(
-            Problem("error", file, mark.line, mark.column, "", "not-a-mapping", message, "write lines of `key: value`")
-        )
+    except (RecursionError, UnicodeError, ValueError) as bad:  # thousands of brackets; half a surrogate pair; `!!int x`
+        source.problems.append(Problem("error", file, 0, 0, "", "syntax", f"this is not YAML: {bad}"))
     else:
-        source.data = Reader(source).value(node, ())
+        read_node(source, node)
     return source
 
 
+def compose(source: Source) -> yaml.Node | None:
+    """The tree of YAML nodes of `source.text`; None for a text without content."""
+    text = clean(source.text)
+    if text != source.text and ODD_SPACES.search(source.text):
+        note_odd_spaces(source)
+    try:
+        return yaml.compose(text, Loader=Loader)
+    except yaml.YAMLError:
+        if "\t" not in text:
+            raise
+        return yaml.compose(TABS.sub(lambda tabs: " " * len(tabs.group()), text), Loader=Loader)
+
+
+def read_node(source: Source, node: yaml.Node | None) -> None:
+    """Fill `source.data` from the file's top node, which must be a mapping."""
+    if node is None:
+        help = "write a recipe; docs/recipe.md lists the keys"
+        source.problems.append(Problem("error", source.file, 0, 0, "", "empty", "the file holds nothing", help))
+    elif not isinstance(node, yaml.MappingNode):
+        mark, message = mark_of(node), "a recipe is a mapping of keys to values"
+        help = "write lines of `key: value`"
+        source.problems.append(
+            Problem("error", source.file, mark.line, mark.column, "", "not-a-mapping", message, help)
+        )
+    else:
+        try:
+            source.data = Reader(source).value(node, ())
+        except (RecursionError, TooLargeError):
+            message = "the recipe is nested too deeply, or its aliases unfold to more than 100000 values"
+            source.problems.append(Problem("error", source.file, 1, 1, "", "too-large", message))
+
+
 def clean(text: str) -> str:
-    """Put plain characters where pasting left odd ones, without moving any line or column."""
+    """Put plain characters where pasting left odd ones, without moving any line; odd spaces inside values stay."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    text = ODD_SPACES.sub(" ", text)
-    text = INVISIBLE.sub("", text)
-    return FENCE.sub("", text)
+    text = AROUND.sub(lambda spaces: ODD_SPACES.sub(" ", spaces.group()), text)
+    return FENCE.sub("", INVISIBLE.sub("", text))
+
+
+def note_odd_spaces(source: Source) -> None:
+    """Say that spaces of a web page were read as plain ones."""
+    first = ODD_SPACES.search(source.text)
+    assert first is not None
+    line = source.text.count("\n", 0, first.start()) + 1
+    column = first.start() - (source.text.rfind("\n", 0, first.start()) + 1) + 1
+    message = f"a space that is not a plain one (U+{ord(first.group()):04X}) is read as a plain one"
+    help = "it comes from a web page; type the space again"
+    source.problems.append(Problem("note", source.file, line, column, "", "odd-space", message, help))
+
+
+class TooLargeError(Exception):
+    """More values than any recipe has."""
 
 
 class Reader:
@@ -120,6 +156,8 @@ class Reader:
 
     def value(self, node: yaml.Node, path: Path) -> Any:
         """The value of `node`, whose path is `path`."""
+        if len(self.source.values) > MAX_VALUES:
+            raise TooLargeError
         if id(node) in self.open:
             self.source.problems.append(self.source.problem("alias-loop", path, "the value contains itself"))
             return None
@@ -130,47 +168,76 @@ class Reader:
                 return dict(self.pairs(node, path))
             if isinstance(node, yaml.SequenceNode):
                 return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
-            return read_scalar(node.value) if not node.style else node.value
+            assert isinstance(node, yaml.ScalarNode)
+            return self.scalar(node, path)
         finally:
             self.open.discard(id(node))
 
+    def scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+        """The value of a scalar: text where quoted."""
+        if node.style:
+            return node.value
+        value = read_scalar(node.value)
+        if isinstance(value, int | float):
+            self.source.raw[path] = node.value
+        return value
+
     def pairs(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, Any]]:
-        """Keys and values of a mapping; merges (`<<`) come first so that own keys win, repeated keys are refused."""
-        first: dict[str, yaml.Node] = {}
-        for key_node, value_node in node.value:
-            if key_node.value == "<<" and not key_node.style:
-                yield from self.merged(value_node, path)
-        for key_node, value_node in node.value:
-            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            if key == "<<" and not key_node.style:
+        """Keys and values of a mapping; merges (`<<`) come first so that own keys win, repeated keys are reported."""
+        first: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        plain = [pair for pair in node.value if not is_merge(pair[0])]
+        for _, value_node in (pair for pair in node.value if is_merge(pair[0])):
+            yield from self.merged(value_node, path)
+        for key_node, value_node in plain:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.report(key_node, path, "bad-key", "a key must be a word", "quote it if it is meant as text")
                 continue
-            if key is None:
-                self.refuse(key_node, path, "bad-key", "a key must be a word", "quote it if it is meant as text")
-            elif key in first:
-                self.repeated(key, first[key], key_node, path)
-            else:
-                first[key] = key_node
-                self.source.keys[*path, key] = mark_of(key_node)
-                yield key, self.value(value_node, (*path, key))
+            key = key_node.value
+            if key in first:
+                self.repeated(key, first[key], (key_node, value_node), path)
+                continue
+            first[key] = (key_node, value_node)
+            inner = (*path, key)
+            self.source.keys[inner] = mark_of(key_node)
+            yield key, self.value(value_node, inner)
 
     def merged(self, node: yaml.Node, path: Path) -> Iterator[tuple[str, Any]]:
         """The pairs that `<<: *alias` brings."""
         for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
-            if isinstance(part, yaml.MappingNode):
+            if isinstance(part, yaml.MappingNode) and id(part) not in self.open:
+                self.open.add(id(part))
                 yield from self.pairs(part, path)
+                self.open.discard(id(part))
+            else:
+                self.report(node, path, "bad-merge", "`<<` takes a mapping", "write `<<: *name_of_an_anchor`")
 
-    def repeated(self, key: str, first: yaml.Node, again: yaml.Node, path: Path) -> None:
-        """Refuse a key that stands twice, naming both lines."""
-        message = f"the key `{key}` stands twice, first in line {first.start_mark.line + 1}"
-        self.refuse(
-            again, (*path, key), "duplicate-key", message, "keep one of them; other readers silently take the last"
-        )
+    def repeated(
+        self, key: str, first: tuple[yaml.Node, yaml.Node], again: tuple[yaml.Node, yaml.Node], path: Path
+    ) -> None:
+        """Report a key that stands twice, naming both lines: an error unless both say the same."""
+        equal = same(first[1], again[1])
+        message = f"the key `{key}` stands twice, first in line {first[0].start_mark.line + 1}"
+        help = "remove one" if equal else "the two differ; keep one of them (other readers silently take the last)"
+        severity: Severity = "warning" if equal else "error"
+        self.report(again[0], (*path, key), "duplicate-key", message, help, severity)
 
-    def refuse(self, node: yaml.Node, path: Path, code: str, message: str, help: str) -> None:
+    def report(
+        self, node: yaml.Node, path: Path, code: str, message: str, help: str, severity: Severity = "error"
+    ) -> None:
+        """Note a problem at `node`."""
         mark = mark_of(node)
-        self.source.problems.append(
-            Problem("error", self.source.file, mark.line, mark.column, dotted(path), code, message, help)
-        )
+        found = Problem(severity, self.source.file, mark.line, mark.column, dotted(path), code, message, help)
+        self.source.problems.append(found)
+
+
+def is_merge(node: yaml.Node) -> bool:
+    """Whether a key is the merge sign."""
+    return isinstance(node, yaml.ScalarNode) and node.value == "<<" and not node.style
+
+
+def same(a: yaml.Node, b: yaml.Node) -> bool:
+    """Whether two nodes hold the same values."""
+    return bool(Reader(Source("", "")).value(a, ()) == Reader(Source("", "")).value(b, ()))
 
 
 def mark_of(node: yaml.Node) -> Mark:
@@ -189,7 +256,7 @@ def syntax_problem(file: str, text: str, bad: yaml.YAMLError) -> Problem:
     if "\t" in content[: len(content) - len(content.lstrip())]:
         help = "this line is indented with a tab; YAML takes spaces only"
     elif "`" in content:
-        help = "a value that starts with a backtick must be quoted"
+        help = "backticks come from a web page; remove them, or quote the value"
     elif "mapping values are not allowed" in what:
         help = "quote the value, or put the second `key: value` on its own line"
     return Problem("error", file, line, column, "", "syntax", f"this is not YAML: {what}", help)

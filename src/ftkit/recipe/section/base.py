@@ -14,5 +14,10 @@ class Section(BaseModel):
     """Base of all sections: frozen, no unknown keys; numbers are taken as text where text is wanted."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", protected_namespaces=(), populate_by_name=True, coerce_numbers_to_str=True
+        frozen=True,
+        extra="forbid",
+        protected_namespaces=(),
+        defer_build=True,  # fit.py checks recipes; validators are built only when Python code makes a section
+        populate_by_name=True,
+        coerce_numbers_to_str=True,
     )
