@@ -50,7 +50,8 @@ def test_a_failed_conversion_leaves_nothing_under_the_final_name(
 
 @pytest.mark.demo
 def test_the_real_model_is_converted_once_and_answers(tmp_path: Path) -> None:
-    code = f"from pathlib import Path; from ftkit.model.embedded import materialize; print(materialize({SMOL!r}, Path({str(tmp_path)!r})))"
+    imports = "from pathlib import Path; from ftkit.model.embedded import materialize"
+    code = f"{imports}; print(materialize({SMOL!r}, Path({str(tmp_path)!r})))"
     both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     (folder,) = {process.communicate(timeout=500)[0].strip() for process in both}
     assert {process.returncode for process in both} == {0}

@@ -15,7 +15,7 @@ from transformers import AutoConfig, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ftkit.errors import ModelError
-from ftkit.model.embedded import is_embedded, materialize
+from ftkit.model.embedded import resolve_base_model
 
 if TYPE_CHECKING:
     from ftkit.recipe.section.model import ModelSection
@@ -29,7 +29,7 @@ def read_config(model: ModelSection) -> tuple[PretrainedConfig, str]:
     Raises:
         ModelError: no configuration there, an override with an unknown name, or a `model_type` of another architecture.
     """
-    source = str(materialize(model.base_model)) if is_embedded(model.base_model) else model.base_model
+    source = resolve_base_model(model.base_model)
     config = load_config(source, model)
     apply_overrides(config, model.config_overrides, source)
     check_causal(config, source)

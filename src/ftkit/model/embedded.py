@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ftkit.errors import ModelError
 from ftkit.optional import folder_of, need
@@ -72,10 +72,10 @@ def write_beside(package: Path, folder: Path) -> None:
 
 def convert(package: Path, to: Path) -> None:
     """Write the package's GGUF model to `to` in Hugging Face format."""
-    tokenizer = AutoTokenizer.from_pretrained(package, gguf_file=GGUF)  # type: ignore[no-untyped-call]
+    tokenizer = AutoTokenizer.from_pretrained(package, gguf_file=GGUF)
     from_gguf = AutoModelForCausalLM.from_pretrained(package, gguf_file=GGUF, dtype=torch.bfloat16)
     del from_gguf.config.quantization_config  # transformers refuses to save what it once read from GGUF
-    net: PreTrainedModel = type(from_gguf)(from_gguf.config).to(torch.bfloat16)
+    net = AutoModelForCausalLM.from_config(from_gguf.config, dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
     net.load_state_dict(from_gguf.state_dict())
     net.tie_weights()
     net.save_pretrained(to)
