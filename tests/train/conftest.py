@@ -1,4 +1,4 @@
-"""Tiny nets gain nothing from threads, and lose much where other processes want the cores."""
+"""Tiny nets gain nothing from threads, and lose much where many processes share the cores."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import torch
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
+@pytest.fixture(scope="package", autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(threads)

@@ -57,7 +57,9 @@ def test_a_non_finite_loss_stops_before_the_optimizer_moves() -> None:
         net.model.layers[1].mlp.up_proj.weight[0, 0] = float("nan")
     run = make_run(net, documents(4))
     before = weights(net)
-    with pytest.raises(BackendError, match="^step 1, rank 0: the loss is not finite, got nan .*; no parameter has been changed"):
+    with pytest.raises(
+        BackendError, match="^step 1, rank 0: the loss is not finite, got nan .*; no parameter has been changed"
+    ):
         run.trainer.run()
     for name, value in weights(net).items():
         torch.testing.assert_close(value, before[name], rtol=0, atol=0, equal_nan=True)

@@ -90,7 +90,7 @@ def test_a_partial_checkpoint_is_not_resumed(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-6").rename(tmp_path / "checkpoint-6.partial")
     (tmp_path / "checkpoint-5" / "trainer_state.json").unlink()
     assert find_checkpoint(tmp_path, True) == tmp_path / "checkpoint-4"
-    with pytest.raises(CheckpointError, match="not a whole checkpoint"):
+    with pytest.raises(CheckpointError, match="the checkpoint is not whole"):
         find_checkpoint(tmp_path, str(tmp_path / "checkpoint-6.partial"))
 
 

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -27,6 +28,7 @@ from ftkit.parallel.backend import Backend
 from ftkit.save.state import TrainerState
 
 STATE_FILE, SHARDS, PARTIAL, REPLACED = "trainer_state.json", "shards", ".partial", ".replaced"
+FORMAT = 1  # of trainer_state.json; another number is refused
 NAME = re.compile(rf"checkpoint-(\d+)({re.escape(REPLACED)})?")
 
 
@@ -52,7 +54,8 @@ class Checkpoints:
         final = self.folder / f"checkpoint-{state.step}"
         partial = final.with_name(final.name + PARTIAL)
         if self.backend.world.is_main:
-            shutil.rmtree(partial, ignore_errors=True)
+            for left_over in self.folder.glob(f"checkpoint-*{PARTIAL}"):
+                shutil.rmtree(left_over)
             partial.mkdir(parents=True)
         self.wait_for_all()
         self.backend.save_shards(partial / SHARDS)
@@ -60,8 +63,7 @@ class Checkpoints:
             self.extra(partial)
         self.wait_for_all()
         if self.backend.world.is_main:
-            record = {"state": asdict(state), "identity": dict(self.identity)}
-            (partial / STATE_FILE).write_text(json.dumps(record, indent=1), encoding="utf8")
+            write_record(partial, state, self.identity)
             sync(partial)
             put_in_place(partial, final)
             self.delete_oldest(final)
@@ -122,24 +124,49 @@ def find_checkpoint(folder: Path, resume: str | bool | None, *, auto: bool = Fal
 
 
 def whole_checkpoints(folder: Path) -> list[Path]:
-    """Whole checkpoints in `folder`, oldest step first."""
+    """Whole checkpoints in `folder`, the one written last at the end.
+
+    By time, not by step: after going back to step 100, the new checkpoint-150 is newer than the old checkpoint-200.
+    """
     found: dict[int, Path] = {}
     for path in sorted(folder.glob("checkpoint-*"), reverse=True):  # `.replaced` first, so that the other wins
         match = NAME.fullmatch(path.name)
         if match and (path / STATE_FILE).is_file():
             found[int(match[1])] = path
-    return [found[step] for step in sorted(found)]
+    return sorted(found.values(), key=lambda path: float(read_record(path)["written"]))
+
+
+def write_record(folder: Path, state: TrainerState, identity: Mapping[str, str]) -> None:
+    """Write trainer_state.json. Its floats come back bit for bit: Python prints the shortest digits that do."""
+    record = {"format": FORMAT, "written": time.time(), "state": asdict(state), "identity": dict(identity)}
+    (folder / STATE_FILE).write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Read trainer_state.json of a whole checkpoint."""
-    if not NAME.fullmatch(folder.name) or not (folder / STATE_FILE).is_file():
+    """Read trainer_state.json of a whole checkpoint.
+
+    Raises:
+        CheckpointError: the folder is missing, not whole, or not readable by this ftkit.
+    """
+    file = folder / STATE_FILE
+    if not folder.is_dir():
+        raise CheckpointError("no such checkpoint", where=str(folder), help="give a folder checkpoint-N, or true")
+    if folder.name.endswith(PARTIAL) or not file.is_file():
         raise CheckpointError(
-            "not a whole checkpoint of ftkit",
+            "the checkpoint is not whole",
             where=str(folder),
-            help="give a folder checkpoint-N, or true for the newest whole one",
+            help="give another one, or resume_from_checkpoint: true for the newest whole one",
         )
-    record: dict[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf8"))
+    try:
+        record: dict[str, Any] = json.loads(file.read_text(encoding="utf8"))
+    except ValueError as broken:
+        raise CheckpointError(f"cannot be read: {broken}", where=str(file), help="give another checkpoint") from None
+    if record.get("format") != FORMAT:
+        raise CheckpointError(
+            f"the checkpoint has format {record.get('format')}, this ftkit reads {FORMAT}",
+            where=str(file),
+            help="resume with the ftkit that wrote it (run.json names its version)",
+        )
     return record
 
 

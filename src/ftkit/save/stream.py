@@ -43,12 +43,13 @@ class TensorShape:
 
 
 def write_stream(path: Path, shapes: Mapping[str, TensorShape], tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Write `tensors`, which come in the order of `shapes`, to `path`.
+    """Write `tensors`, which come in the order of `shapes`, to `path`, which is whole or not there.
 
     Raises:
         CheckpointError: a tensor is missing, or not the one `shapes` announced.
     """
-    with path.open("wb") as file:
+    partial = path.with_name(f"{path.name}.partial")
+    with partial.open("wb") as file:
         file.write(head(shapes))
         expected = iter(shapes.items())
         for name, tensor in tensors:
@@ -59,6 +60,7 @@ def write_stream(path: Path, shapes: Mapping[str, TensorShape], tensors: Iterabl
             file.write(tensor.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
         if missing := next(expected, None):
             raise CheckpointError("a tensor did not come", where=missing[0])
+    partial.replace(path)
 
 
 def head(shapes: Mapping[str, TensorShape]) -> bytes:

@@ -1,0 +1,135 @@
+"""A whole model in the files that `from_pretrained` reads: safetensors in shards, an index, config.json.
+
+Names and shapes are worked out on meta first, so the files' heads can be written and tensors stream through: memory
+holds one parameter of the net at a time, whatever the size of the model. transformers keeps some architectures under
+other names in memory than in files (Mixtral's experts are one parameter in the net and three tensors an expert in the
+file); its own table turns them back, one parameter at a time.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from transformers.core_model_loading import revert_weight_conversion
+
+from ftkit.errors import CheckpointError
+from ftkit.parallel.backend import Backend
+from ftkit.save.stream import TensorShape, write_stream
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SHARD_BYTES = 5 * 10**9
+INDEX = "model.safetensors.index.json"
+
+
+def write_model(
+    backend: Backend,
+    net: PreTrainedModel,
+    folder: Path,
+    dtype: torch.dtype | None = None,
+    *,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Write the model in `folder`; every rank calls it, rank 0 writes.
+
+    Args:
+        backend: holds the parameters.
+        net: what `build_net` returned, without an adapter.
+        folder: made if it is not there.
+        dtype: of floats in the files; None as they are.
+        shard_bytes: a file is closed before it grows beyond this; a parameter is never split.
+
+    Raises:
+        CheckpointError: the architecture's files mix several parameters of the net in one tensor.
+    """
+    pieces = file_pieces(net, dtype)
+    files = list(split(pieces, shard_bytes))
+    if not backend.world.is_main:
+        take_part(backend.full_state(pieces))
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    names = file_names(len(files))
+    for file, names_in_net in zip(names, files, strict=True):
+        shapes = {name: shape for mine in names_in_net for name, shape in pieces[mine].items()}
+        write_stream(folder / file, shapes, converted(backend, net, names_in_net, dtype))
+    if len(files) > 1:
+        places = zip(names, files, strict=True)
+        write_index(folder, {name: file for file, mine in places for key in mine for name in pieces[key]}, pieces)
+    write_config(net, folder, dtype)
+
+
+def file_pieces(net: PreTrainedModel, dtype: torch.dtype | None) -> dict[str, dict[str, TensorShape]]:
+    """For each entry of the net's state, tied ones once: the tensors it becomes in the file."""
+    tied = set(net.all_tied_weights_keys)
+    empty = {n: t.detach().to("meta") for n, t in net.state_dict(keep_vars=True).items() if n not in tied}
+    pieces = {}
+    for name, tensor in empty.items():
+        made = revert_weight_conversion(net, {name: tensor})
+        pieces[name] = {n: TensorShape(tuple(t.shape), cast(t, dtype).dtype) for n, t in made.items()}
+    whole = {name: tuple(t.shape) for name, t in revert_weight_conversion(net, empty).items()}
+    if {n: shape.shape for made in pieces.values() for n, shape in made.items()} != whole:
+        raise CheckpointError("files of this architecture mix several parameters", where=type(net).__name__)
+    return pieces
+
+
+def split(pieces: Mapping[str, Mapping[str, TensorShape]], limit: int) -> Iterator[list[str]]:
+    """Names of the net's entries by file."""
+    names: list[str] = []
+    size = 0
+    for name, made in pieces.items():
+        more = sum(shape.num_bytes for shape in made.values())
+        if names and size + more > limit:
+            yield names
+            names, size = [], 0
+        names.append(name)
+        size += more
+    yield names
+
+
+def file_names(num_files: int) -> list[str]:
+    """As transformers calls them."""
+    if num_files == 1:
+        return ["model.safetensors"]
+    return [f"model-{number:05d}-of-{num_files:05d}.safetensors" for number in range(1, num_files + 1)]
+
+
+def converted(
+    backend: Backend, net: PreTrainedModel, names: Iterable[str], dtype: torch.dtype | None
+) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of one file, as they are gathered."""
+    for name, tensor in backend.full_state(names):
+        for file_name, piece in revert_weight_conversion(net, {name: tensor}).items():
+            yield file_name, cast(piece, dtype)
+
+
+def write_index(folder: Path, places: Mapping[str, str], pieces: Mapping[str, Mapping[str, TensorShape]]) -> None:
+    """Write which tensor lies in which file."""
+    total = sum(shape.num_bytes for made in pieces.values() for shape in made.values())
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf8")
+
+
+def write_config(net: PreTrainedModel, folder: Path, dtype: torch.dtype | None) -> None:
+    """Write config.json as the net would be loaded again."""
+    config = copy.deepcopy(net.config)
+    config.architectures = [type(net).__name__]
+    config.dtype = dtype or net.dtype
+    config.save_pretrained(folder)
+
+
+def take_part(gathered: Iterable[tuple[str, Tensor]]) -> None:
+    """Go through the collectives of `full_state` on a rank that writes nothing."""
+    for _ in gathered:
+        pass
+
+
+def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Floats in `dtype`; anything else as it is."""
+    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
