@@ -9,6 +9,7 @@ On disk, in one folder:
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,18 +61,20 @@ class ExampleStore(Sequence[Example]):
 
 @dataclass
 class StoreWriter:
-    """Collects documents, then writes them to a folder or hands them out in memory."""
+    """Collects documents in growing flat buffers: five bytes a token, nothing a document but its border."""
 
-    _tokens: list[np.ndarray] = field(default_factory=list)
-    _trained: list[np.ndarray] = field(default_factory=list)
-    _origins: list[tuple[int, int]] = field(default_factory=list)
+    _tokens: array[int] = field(default_factory=lambda: array("i"))
+    _trained: bytearray = field(default_factory=bytearray)
+    _borders: array[int] = field(default_factory=lambda: array("q", [0]))
+    _origins: array[int] = field(default_factory=lambda: array("i"))
     _files: dict[str, int] = field(default_factory=dict)
 
     def add(self, tokens: np.ndarray, trained: np.ndarray, where: Where) -> None:
         """Take one document: int32 ids and a bool for each."""
-        self._tokens.append(tokens)
-        self._trained.append(trained)
-        self._origins.append((self._files.setdefault(where.file, len(self._files)), where.line))
+        self._tokens.frombytes(tokens.astype(np.int32).tobytes())
+        self._trained += trained.astype(np.bool_).tobytes()
+        self._borders.append(len(self._tokens))
+        self._origins.extend((self._files.setdefault(where.file, len(self._files)), where.line))
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -80,12 +83,11 @@ class StoreWriter:
 
     def in_memory(self) -> ExampleStore:
         """Everything added so far as a store."""
-        borders = np.zeros(len(self._tokens) + 1, np.int64)
-        np.cumsum([len(tokens) for tokens in self._tokens], out=borders[1:])
-        tokens = np.concatenate([np.empty(0, np.int32), *self._tokens])
-        trained = np.concatenate([np.empty(0, np.bool_), *self._trained])
+        tokens = np.array(self._tokens, np.int32)
+        trained = np.frombuffer(bytes(self._trained), np.bool_)
+        borders = np.array(self._borders, np.int64)
         origins = np.array(self._origins, np.int32).reshape(-1, 2)
-        return ExampleStore(tokens, trained, borders, origins, self.files, np.arange(len(self._tokens)))
+        return ExampleStore(tokens, trained, borders, origins, self.files, np.arange(len(borders) - 1))
 
 
 ARRAYS = ("tokens", "trained", "borders", "origins")

@@ -189,3 +189,77 @@ def test_input_output_is_taken_as_it_stands() -> None:
     assert refused("input_output", {"segments": [{"label": "yes", "text": "b"}]}).startswith(
         "rows.jsonl:3: segment 1: 'label' must be true or false, got 'yes'"
     )
+
+
+def test_user_defined_formats_fill_in_their_own_columns() -> None:
+    type_ = {
+        "field_instruction": "question",
+        "field_input": "context",
+        "field_output": "answer",
+        "format": "[INST] {input}\n{instruction} [/INST]",
+    }
+    dataset = DatasetSection(path="rows.jsonl", type=type_)
+    row = Row({"question": "q", "context": "{c}", "answer": "a"}, WHERE)
+    record = catalog.load(catalog.FORMATS["custom"])(dataset)(row)
+    assert [(segment.text, segment.train) for segment in record.segments] == [
+        ("[INST] {c}\nq [/INST]", False),
+        ("a", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("type_", "message"),
+    [
+        ({"fromat": "x"}, "rows.jsonl: unknown key of a user-defined type, got fromat"),
+        ({"format": "{question}"}, "rows.jsonl: a format string names a field that does not exist, got {question}"),
+        ({"format": "{instruction"}, "rows.jsonl: not a format string: expected '}' before end of string"),
+    ],
+)
+def test_a_user_defined_format_that_cannot_work_is_refused(type_: dict[str, str], message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        catalog.load(catalog.FORMATS["custom"])(DatasetSection(path="rows.jsonl", type=type_))
+    assert str(caught.value).startswith(message)
+
+
+def test_pairs_become_turns() -> None:
+    row = {"system": "S", "conversation": [{"human": "a", "assistant": "b"}, {"human": "c", "assistant": "d"}]}
+    expected = [("system", "S"), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
+    assert turns("sharegpt", row, field_messages="conversation") == expected
+
+
+def test_a_history_comes_before_the_question() -> None:
+    row = {"query": "c", "response": "d", "history": [["a", "b"]], "system": "S"}
+    assert [text for _, text in turns("query_response", row)] == ["S", "a", "b", "c", "d"]
+    assert refused("query_response", {**row, "history": [["a"]]}).startswith(
+        "rows.jsonl:3: history 1 must be a query and a response, got 1 entries"
+    )
+
+
+def test_a_tree_gives_its_best_ranked_branch() -> None:
+    def node(role: str, text: str, *replies: Any, rank: int | None = None) -> dict[str, Any]:
+        return {"role": role, "text": text, "rank": rank, "replies": list(replies)}
+
+    tree = node(
+        "prompter", "a", node("assistant", "worse", rank=1), node("assistant", "b", node("prompter", "c"), rank=0)
+    )
+    assert turns("oasst", tree) == [("user", "a"), ("assistant", "b"), ("user", "c")]
+    assert "the row is no tree" in refused("oasst", {"role": "prompter", "text": "a"})
+
+
+def test_parts_may_hold_reasoning_and_tool_calls() -> None:
+    parts = [{"type": "reasoning", "value": "hm"}, {"type": "tool_call", "value": '{"name": "f", "arguments": {}}'}]
+    record = formatted("chat_template", {"messages": [{"role": "assistant", "content": parts}]})
+    assert isinstance(record, Conversation)
+    assert record.messages[0].content == ""
+    assert record.messages[0].extra == {
+        "reasoning_content": "hm",
+        "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}],
+    }
+    image = [{"type": "image", "value": "x.png"}]
+    assert "got type 'image'" in refused("chat_template", {"messages": [{"role": "user", "content": image}]})
+
+
+def test_every_line_of_the_catalog_builds_a_formatter() -> None:
+    for name in catalog.FORMATS:
+        type_: Any = {"format": "{instruction}"} if name == "custom" else name
+        assert callable(catalog.load(catalog.FORMATS[name])(DatasetSection(path="rows.jsonl", type=type_)))

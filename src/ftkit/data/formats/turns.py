@@ -34,6 +34,7 @@ ROLES: Mapping[str, str] = {
     "ipython": "tool",
 }
 TRAIN_KEYS = ("train", "training", "weight", "loss_weight")  # a row's own wish for one turn
+MEDIA_COLUMNS = ("images", "image", "videos", "audios")
 SYSTEM_COLUMNS = ("system", "system_prompt")
 
 
@@ -56,6 +57,13 @@ class TurnsFormat:
         """The row's turns, in their order, with our role names."""
         if self.column not in row.values:
             raise missing_column(row, self.column)
+        for name in MEDIA_COLUMNS:
+            if row.values.get(name):
+                raise DataError(
+                    f"the row has {name}, and only text can be trained on",
+                    where=str(row.where),
+                    help=f"remove the row, empty its column {name!r}, or set bad_rows: skip",
+                )
         turns = [
             single
             for turn in list_field(row.values[self.column], f"column {self.column!r}", row)
