@@ -58,11 +58,13 @@ QUANTIZERS: Mapping[str, str] = {
 }
 OPTIMIZERS: Mapping[str, str] = {
     "adamw_torch": "ftkit.optim.of_torch:adamw",
+    "adamw_hf": "ftkit.optim.of_torch:adamw",
     "adamw_torch_fused": "ftkit.optim.of_torch:adamw_fused",
     "adamw_bnb_8bit": "ftkit.optim.of_bitsandbytes:adamw_8bit",
     "adamw_8bit": "ftkit.optim.of_bitsandbytes:adamw_8bit",
     "paged_adamw_8bit": "ftkit.optim.of_bitsandbytes:paged_adamw_8bit",
     "paged_adamw_32bit": "ftkit.optim.of_bitsandbytes:paged_adamw_32bit",
+    "lion_pytorch": "ftkit.optim.of_bitsandbytes:lion_32bit",
     "lion_8bit": "ftkit.optim.of_bitsandbytes:lion_8bit",
     "lion_32bit": "ftkit.optim.of_bitsandbytes:lion_32bit",
     "paged_lion_8bit": "ftkit.optim.of_bitsandbytes:paged_lion_8bit",
@@ -75,6 +77,9 @@ OPTIMIZERS: Mapping[str, str] = {
     "sgd": "ftkit.optim.of_torch:sgd",
     "adagrad": "ftkit.optim.of_torch:adagrad",
     "rmsprop": "ftkit.optim.of_torch:rmsprop",
+    "rmsprop_bnb": "ftkit.optim.of_bitsandbytes:rmsprop_32bit",
+    "rmsprop_bnb_8bit": "ftkit.optim.of_bitsandbytes:rmsprop_8bit",
+    "rmsprop_bnb_32bit": "ftkit.optim.of_bitsandbytes:rmsprop_32bit",
     "muon": "ftkit.optim.muon:muon",
 }
 SCHEDULES: Mapping[str, str] = {

@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import AdamW, Muon, Optimizer
 
-from ftkit.optim.of_torch import Groups
+from ftkit.optim.choice import Choice
+from ftkit.optim.of_torch import adam_options
 
 if TYPE_CHECKING:
     from ftkit.recipe.section.optimization import OptimizationSection
+
+
+def muon(section: OptimizationSection, device: torch.device) -> Choice:
+    """Muon and AdamW, which has the recipe's Adam keys."""
+    return Choice(MuonAndAdamW, adam_options(section))
 
 
 class MuonAndAdamW(Optimizer):
@@ -25,32 +31,47 @@ class MuonAndAdamW(Optimizer):
 
     Args:
         groups: with a `matrices` key that says which of the two has it.
-        muon, adam: options of each.
+        betas, eps: AdamW's.
+        momentum, nesterov, ns_steps, adjust_lr_fn: Muon's.
     """
 
-    def __init__(self, groups: Groups, muon: dict[str, Any], adam: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        momentum: float = 0.95,
+        *,
+        nesterov: bool = True,
+        ns_steps: int = 5,
+        adjust_lr_fn: str = "match_rms_adamw",
+    ) -> None:
         parts: list[Optimizer] = []
         if matrices := [group for group in groups if group["matrices"]]:
-            parts.append(Muon(matrices, **muon))
+            options: dict[str, Any] = {"nesterov": nesterov, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn}
+            parts.append(Muon(matrices, momentum=momentum, **options))
         if others := [group for group in groups if not group["matrices"]]:
-            parts.append(AdamW(others, **adam))
-        super().__init__([group for part in parts for group in part.param_groups], {})
+            parts.append(AdamW(others, betas=betas, eps=eps))
         self.parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self.share()
+
+    def share(self) -> None:
+        """Let the parts work on this optimizer's own groups and state."""
         start = 0
-        for part in parts:
+        for part in self.parts:
             size = len(part.param_groups)
             part.param_groups = self.param_groups[start : start + size]
             part.state = self.state
             start += size
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take a saved state; torch puts new groups and a new state in place of those the parts know."""
+        super().load_state_dict(state_dict)
+        self.share()
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Step both."""
         assert closure is None
         for part in self.parts:
             part.step()
-
-
-def muon(groups: Groups, section: OptimizationSection, device: torch.device) -> Optimizer:
-    """Muon and AdamW; `optim_args` go to Muon (momentum, nesterov, ns_steps, adjust_lr_fn)."""
-    adam = {"betas": (section.adam_beta1, section.adam_beta2), "eps": section.adam_epsilon}
-    return MuonAndAdamW(groups, {"adjust_lr_fn": "match_rms_adamw"} | dict(section.optim_args), adam)

@@ -1,0 +1,27 @@
+"""What a name in the catalog stands for: a constructor and its options, before any parameter exists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.optim import Optimizer
+
+Groups = Sequence[Mapping[str, Any]]  # from `build_groups`
+OptimizerFactory = Callable[[Groups], Optimizer]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An optimizer as a recipe names it.
+
+    Args:
+        constructor: takes parameter groups and keyword options.
+        defaults: options from the recipe's own keys (`adam_beta1` ...); `optim_args` win over them.
+        fixed: options that the name itself says, such as the bits of a state; `optim_args` may not touch them.
+    """
+
+    constructor: Callable[..., Optimizer]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
