@@ -197,6 +197,31 @@ def test_only_the_adapter_is_trainable(saved: Saved) -> None:
     assert all(parameter.dtype == torch.float32 for name, parameter in net.named_parameters() if name in trainable)
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("name", ["llama", "llama-tied", "gpt-neox", "stablelm", "gemma2", "mixtral"])
+def test_a_bf16_base_trains_float32_adapters_with_and_without_autocast(saved: Saved, name: str, autocast: bool) -> None:
+    embedding = "embed_in" if name == "gpt-neox" else "embed_tokens"
+    keys = {"adapter": "qlora", "load_in_4bit": True, "lora_modules_to_save": (embedding, "lm_head")}
+    net, exact = (net_of(saved(name), dtype=dtype, **keys).train() for dtype in (torch.bfloat16, torch.float32))
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        logits = net(**packed([7, 4])).logits
+    wanted = exact(**packed([7, 4])).logits
+    assert (logits.float() - wanted).norm() / wanted.norm() < 0.05
+    logits.float().logsumexp(-1).sum().backward()
+    wanted.logsumexp(-1).sum().backward()
+    for (key, parameter), other in zip(net.named_parameters(), exact.parameters(), strict=True):
+        if parameter.requires_grad:
+            assert parameter.dtype == torch.float32
+            assert parameter.grad is not None, key
+            if other.grad.norm() > 1e-3:
+                assert (parameter.grad - other.grad).norm() / other.grad.norm() < 0.2, key
+
+
+def test_generation_works_with_float32_copies_over_a_bf16_base(saved: Saved) -> None:
+    net = net_of(saved("llama"), dtype=torch.bfloat16, adapter="lora", lora_modules_to_save=BOTH).eval()
+    assert net.generate(packed([5])["input_ids"], max_new_tokens=3, do_sample=False).shape[1] <= 8
+
+
 def test_everything_is_trainable_without_an_adapter(saved: Saved) -> None:
     assert all(parameter.requires_grad for parameter in net_of(saved("mixtral")).parameters())
 

@@ -92,6 +92,21 @@ def test_fused_equals_peft_with_the_same_dropout_mask(base: str) -> None:
         assert relative(got, wanted) < 1e-5
 
 
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fused_equals_peft_under_autocast(base: str, dtype: torch.dtype) -> None:
+    """Inputs may be float32 there: layer norms give it."""
+    torch.manual_seed(0)
+    layer = layer_of(base, 96, 64, bias=True, dtype=torch.bfloat16, r=8, lora_dropout=0.1).eval()
+    layer.lora_A.float(), layer.lora_B.float()
+    x, dy = torch.randn(2, 9, 96, dtype=dtype), torch.randn(2, 9, 64, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        both = run(layer, x, fused=True, dy=dy), run(layer, x, fused=False, dy=dy)
+    for mine, wanted in zip(*both, strict=True):
+        assert mine.dtype == wanted.dtype
+        assert relative(mine.float(), wanted.float()) < 2**-6
+
+
 def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
     ones = dropped(torch.ones(1000, 100), LoraTerm(1.0, 0.3, 7))
     assert abs((ones == 0).float().mean() - 0.3) < 0.01

@@ -12,9 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.tuners_utils import check_target_module_exists
-from torch import nn
+from peft.utils.other import ModulesToSaveWrapper
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -142,6 +144,31 @@ def inject(net: PreTrainedModel, config: LoraConfig) -> None:
     """Put the adapter's layers into `net`, on meta, and leave only them trainable."""
     config._register_custom_module({QuantizedLinear: FusedLoraLinear, nn.Linear: FusedLoraLinear})
     inject_adapter_in_model(config, net, adapter_name=ADAPTER, low_cpu_mem_usage=True)
+    head: object = net.get_output_embeddings()  # type: ignore[no-untyped-call]
+    for module in net.modules():
+        if isinstance(module, ModulesToSaveWrapper):
+            train_in_float32(module, is_head=module is head)
+
+
+def train_in_float32(wrapper: ModulesToSaveWrapper, *, is_head: bool) -> None:
+    """Make the trained copy of a saved module float32, like every trained parameter beside a 16-bit base.
+
+    Hooks fit it to its neighbours: floats come in as float32 (under autocast the product is 16-bit anyway) and go out
+    in the base's dtype; the head's logits stay float32.
+    """
+    copied, dtype = wrapper.modules_to_save[ADAPTER], next(wrapper.original_module.parameters()).dtype
+    if dtype == torch.float32:
+        return
+
+    def widen(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(x.float() if x.is_floating_point() else x for x in inputs)
+
+    def narrow(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return output if is_head else output.to(dtype)
+
+    copied.float()
+    copied.register_forward_pre_hook(widen)
+    copied.register_forward_hook(narrow)
 
 
 def read_adapter_config(folder: Path, section: AdapterSection) -> LoraConfig:

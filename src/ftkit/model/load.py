@@ -140,7 +140,8 @@ class Loader:
             return self.adapter[peft_name(name)].to(parameter.dtype)
         if ".modules_to_save." in name:
             module, attribute = owner(self.net, peft_name(name).removeprefix(PEFT_PREFIX))
-            return getattr(module, attribute).detach().clone()  # type: ignore[no-any-return]
+            base: Tensor = getattr(module, attribute)
+            return base.detach().to(parameter.dtype, copy=True)
         if ".lora_magnitude_vector." in name:
             return magnitudes(self.net.get_submodule(name.partition(".lora_magnitude_vector.")[0])).to(parameter.dtype)
         return initial_value(name, tuple(parameter.shape), seed=self.seed).to(parameter.dtype)

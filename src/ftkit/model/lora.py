@@ -23,7 +23,7 @@ from peft.tuners.lora.layer import Linear as PeftLinear
 from torch import Tensor, nn
 
 from ftkit.model.dora import QuantizedDora
-from ftkit.model.quantized import Decode, QuantizedLinear
+from ftkit.model.quantized import Decode, QuantizedLinear, in_product_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class FusedLoraLinear(PeftLinear):  # type: ignore[misc]
         term = LoraTerm(self.scaling[name], dropout, seed)
         decode, stored = (base.decode, base.stored()) if isinstance(base, QuantizedLinear) else (plain, (base.weight,))
         y = lora_linear(x, self.lora_A[name].weight, self.lora_B[name].weight, term, decode, stored)
-        return y if base.bias is None else y + base.bias
+        return y if base.bias is None else y + base.bias.to(y.dtype)
 
     def _fused_adapter(self) -> str | None:
         """The one active, plain, unmerged adapter; None when there is another constellation."""
@@ -92,7 +92,7 @@ def lora_linear(x: Tensor, a: Tensor, b: Tensor, term: LoraTerm, decode: Decode,
 
     `a` is (R, D), `b` is (O, R).
     """
-    y: Tensor = LoraLinear.apply(x, a, b, term, decode, *stored)  # type: ignore[no-untyped-call]
+    y: Tensor = LoraLinear.apply(in_product_dtype(x), a, b, term, decode, *stored)  # type: ignore[no-untyped-call]
     return y
 
 

@@ -75,8 +75,8 @@ class QuantizedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., O)."""
-        y: Tensor = FrozenLinear.apply(x, self.decode, *self.stored())  # type: ignore[no-untyped-call]
-        return y if self.bias is None else y + self.bias
+        y: Tensor = FrozenLinear.apply(in_product_dtype(x), self.decode, *self.stored())  # type: ignore[no-untyped-call]
+        return y if self.bias is None else y + self.bias.to(y.dtype)
 
     def extra_repr(self) -> str:
         """What printing the net shows."""
@@ -87,6 +87,12 @@ def frozen_bytes(value: Tensor) -> nn.Parameter:
     """`value` (uint8) as a parameter that takes no gradient."""
     assert value.dtype == torch.uint8
     return nn.Parameter(value, requires_grad=False)
+
+
+def in_product_dtype(x: Tensor) -> Tensor:
+    """Cast `x` as autocast would for a product, so that an autograd function sees one dtype in both directions."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 def floats_of(data: Tensor) -> Tensor:
