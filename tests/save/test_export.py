@@ -8,7 +8,6 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors import safe_open
-from tiny import tiny_model
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
@@ -24,6 +23,7 @@ from ftkit.recipe.section.quantization import QuantizationSection
 from ftkit.save.export import export
 from ftkit.save.stream import TensorShape, write_stream
 from ftkit.save.whole_model import write_model
+from tiny import tiny_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft 0.21
 
