@@ -38,6 +38,8 @@ class Source:
         text: exactly as read, for saving beside the run.
         data: nested dicts and lists.
         keys, values: the place of the key and of the value at each path.
+        renamed: today's path -> the path it has in the file, for keys that were migrated.
+        edits: what migration changed, in order (`recipe/edits.py`).
         raw: the text of each plain scalar that was read as a number, for keys that want text (`007`).
     """
 
@@ -48,6 +50,8 @@ class Source:
     values: dict[Path, Mark] = field(default_factory=dict)
     raw: dict[Path, str] = field(default_factory=dict)
     overridden: set[Path] = field(default_factory=set)
+    renamed: dict[Path, Path] = field(default_factory=dict)
+    edits: list[Any] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
     def problem(

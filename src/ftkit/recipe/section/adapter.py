@@ -29,3 +29,10 @@ class AdapterSection(Section):
     lora_fan_in_fan_out: bool | None = Field(default=None, description="Weights are stored as (in, out).")
     peft_use_dora: bool = Field(default=False, description="DoRA.")
     peft_use_rslora: bool = Field(default=False, description="Scale by alpha / sqrt(r).")
+    lora_target_parameters: tuple[str, ...] = Field(default=(), description="Parameters (stacked experts) to adapt.")
+    peft_layers_to_transform: tuple[int, ...] | int | None = Field(
+        default=None, description="Blocks to adapt; all when absent."
+    )
+    peft_layers_pattern: tuple[str, ...] | str | None = Field(default=None, description="Name of the list of blocks.")
+    loraplus_lr_ratio: float | None = Field(default=None, description="LoRA+: rate of B over rate of A.")
+    loraplus_lr_embedding: float | None = Field(default=None, description="LoRA+: rate of adapted embeddings.")

@@ -16,3 +16,5 @@ class BackendSection(Section):
     fsdp_config: FrozenMap = Field(default_factory=FrozenMap, description="FSDP settings.")
     fsdp_version: int | None = Field(default=None, description="FSDP version.")
     ddp_timeout: int | None = Field(default=None, description="Seconds without progress before the run ends.")
+    dp_shard_size: int | None = Field(default=None, description="Processes that share one copy of the weights.")
+    dp_replicate_size: int | None = Field(default=None, description="Such copies.")

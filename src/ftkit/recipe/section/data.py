@@ -43,6 +43,18 @@ class DatasetSection(Section):
     field_system: str | None = Field(default=None, description="Column of the system text.")
     shards: int | None = Field(default=None, description="Use one part in so many.")
     weight: float | None = Field(default=None, description="Share in a mixture.")
+    shards_idx: int | None = Field(default=None, description="Which of these parts, from 0.")
+    field_tools: str | None = Field(default=None, description="Column of the tools a conversation may call.")
+    field_thinking: str | None = Field(default=None, description="Key of a turn's reasoning.")
+    template_thinking_key: str | None = Field(default=None, description="Name the chat template has for it.")
+    split_thinking: bool = Field(default=False, description="Split reasoning out of the text of turns.")
+    message_field_training: str | None = Field(
+        default=None, description="Key of a turn that says whether to train on it."
+    )
+    message_field_training_detail: str | None = Field(
+        default=None, description="Key of a turn that says which parts to train on."
+    )
+    drop_system_message: bool = Field(default=False, description="Leave system turns out.")
 
 
 class DataSection(Section):
@@ -73,3 +85,8 @@ class DataSection(Section):
     bad_rows: Literal["error", "skip"] = Field(default="error", description="What to do with rows that cannot be used.")
     shuffle_merged_datasets: bool = Field(default=True, description="Shuffle.")
     dataset_processes: int | None = Field(default=None, description="Processes that prepare data.")
+    chat_template_kwargs: FrozenMap = Field(default_factory=FrozenMap, description="Values the chat template may read.")
+    dataset_exact_deduplication: bool = Field(default=False, description="Use equal rows once.")
+    min_sample_len: int | None = Field(
+        default=None, description="Shortest document, in tokens; shorter ones are left out."
+    )

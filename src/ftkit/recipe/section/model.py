@@ -26,6 +26,19 @@ class ModelSection(Section):
     flex_attention: bool | None = Field(default=None, description="Use flex attention.")
     xformers_attention: bool | None = Field(default=None, description="Not served; false is accepted.")
     attn_implementation: str | None = Field(default=None, description="Name of the attention implementation.")
+    base_model_config: str | None = Field(
+        default=None, description="Folder or hub id of the configuration, if not the model's own."
+    )
+    model_quantization_config: str | None = Field(
+        default=None, description="Class of transformers that says how the published weights are packed."
+    )
+    model_quantization_config_kwargs: FrozenMap = Field(
+        default_factory=FrozenMap, description="Its options, such as dequantize."
+    )
+    hf_use_auth_token: bool | str | None = Field(
+        default=None,
+        description="Read the model and data with the token of the hub; true takes it from the usual places.",
+    )
 
     @property
     def attention(self) -> str:

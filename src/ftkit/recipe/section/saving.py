@@ -24,3 +24,7 @@ class SavingSection(Section):
     auto_resume_from_checkpoints: bool | None = Field(
         default=None, description="Resume from the newest checkpoint if there is one."
     )
+    save_only_model: bool = Field(default=False, description="Leave the optimizer out of checkpoints.")
+    load_best_model_at_end: bool = Field(default=False, description="Export the checkpoint with the best metric.")
+    metric_for_best_model: str | None = Field(default=None, description="Which metric that is.")
+    greater_is_better: bool | None = Field(default=None, description="Whether a larger one is better.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from ftkit.recipe.section.base import Section
+from ftkit.recipe.section.frozen import FrozenMap
 
 
 class SpecialTokens(Section):
@@ -31,4 +32,13 @@ class TokenSection(Section):
     tokens: tuple[str, ...] = Field(default=(), description="Tokens to add.")
     resize_token_embeddings_to_32x: bool = Field(
         default=False, description="Round a grown vocabulary up to a multiple of 32."
+    )
+    eot_tokens: tuple[str, ...] = Field(
+        default=(), description="Tokens that end a turn, where they differ from the end of text."
+    )
+    tokenizer_legacy: bool | None = Field(
+        default=None, description="Read a sentencepiece tokenizer the way old versions did."
+    )
+    added_tokens_overrides: FrozenMap = Field(
+        default_factory=FrozenMap, description="Token id -> new text, for reserved tokens."
     )

@@ -28,3 +28,9 @@ class TrainingSection(Section):
     max_grad_norm: float = Field(default=1.0, description="Clip the global gradient norm to this; 0 for no clipping.")
     logging_steps: int | float = Field(default=1, description="Steps, or share of the run, between log lines.")
     sample_prompts: tuple[str, ...] = Field(default=(), description="Questions answered before and after training.")
+    data_seed: int | None = Field(default=None, description="Seed of the order of documents, if not `seed`.")
+    neftune_noise_alpha: float | None = Field(default=None, description="Scale of noise on embeddings (NEFTune).")
+    activation_offloading: bool | str | None = Field(default=None, description="Keep activations in the host's memory.")
+    unfrozen_parameters: tuple[str, ...] = Field(
+        default=(), description="Regular expressions of the parameters to train; all others are frozen."
+    )
