@@ -83,15 +83,18 @@ OPTIMIZERS: Mapping[str, str] = {
     "muon": "ftkit.optim.muon:muon",
 }
 SCHEDULES: Mapping[str, str] = {
-    "cosine": "ftkit.optim.schedule:cosine",
-    "cosine_with_min_lr": "ftkit.optim.schedule:cosine",
-    "linear": "ftkit.optim.schedule:linear",
-    "constant": "ftkit.optim.schedule:constant",
-    "constant_with_warmup": "ftkit.optim.schedule:constant_with_warmup",
-    "one_cycle": "ftkit.optim.schedule:one_cycle",
-    "rex": "ftkit.optim.schedule:rex",
-    "wsd": "ftkit.optim.schedule:wsd",
-    "warmup_stable_decay": "ftkit.optim.schedule:wsd",
+    "cosine": "ftkit.optim.shapes:cosine",
+    "cosine_with_min_lr": "ftkit.optim.shapes:cosine_with_min_lr",
+    "cosine_with_restarts": "ftkit.optim.shapes:cosine_with_restarts",
+    "linear": "ftkit.optim.shapes:linear",
+    "constant": "ftkit.optim.shapes:constant",
+    "constant_with_warmup": "ftkit.optim.shapes:constant_with_warmup",
+    "polynomial": "ftkit.optim.shapes:polynomial",
+    "inverse_sqrt": "ftkit.optim.shapes:inverse_sqrt",
+    "one_cycle": "ftkit.optim.shapes:one_cycle",
+    "rex": "ftkit.optim.shapes:rex",
+    "wsd": "ftkit.optim.shapes:wsd",
+    "warmup_stable_decay": "ftkit.optim.shapes:wsd",
 }
 BACKENDS: Mapping[str, str] = {
     "single": "ftkit.parallel.single:SingleBackend",

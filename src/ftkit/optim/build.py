@@ -24,6 +24,7 @@ def build_optimizer(section: OptimizationSection, device: torch.device) -> Optim
     """Return the function that makes the optimizer of `section` over parameter groups (from `build_groups`).
 
     Args:
+        section: the recipe's keys.
         device: where the parameters will be.
 
     Raises:
