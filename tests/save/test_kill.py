@@ -2,75 +2,81 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+from killed import NUM_STEPS, train
 
 from ftkit.save.checkpoint import find_checkpoint
 
+LAST_TWO = sorted(f"checkpoint-{step}" for step in (NUM_STEPS - 1, NUM_STEPS))
 TESTS = Path(__file__).resolve().parent.parent
-RUN = """
-import sys, torch
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-torch.set_num_threads(1)
-from standin import documents, make_run, tiny_llama
-from ftkit.save.checkpoint import Checkpoints, find_checkpoint
-from ftkit.train.cadence import always
-from ftkit.train.options import LoopOptions
-folder = Path(sys.argv[2])
-run = make_run(
-    tiny_llama(lora_dropout=0.05), documents(12), options=LoopOptions(save_at=always), num_epochs=2,
-    checkpoints=lambda backend, net: Checkpoints(folder, backend, {}, limit=2),
-)
-print("ready", flush=True)
-run.trainer.run(resume=find_checkpoint(folder, None, auto=True))
-for e in run.heard.logged:
-    print(e.step, e.loss.hex(), e.learning_rate.hex())
-"""
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(TESTS.parent / "src"), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", RUN, str(TESTS / "train"), str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> ForkServerContext:
+    """A process that has imported everything once and forks the runs."""
+    paths = [str(TESTS.parent / "src"), str(TESTS / "save"), str(TESTS / "train")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["killed"])
+    return context
 
 
-def finish(process: subprocess.Popen[str]) -> list[str]:
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0
-    return output.splitlines()[1:]
+def start(server: ForkServerContext, folder: Path, killed_at: int | None = None) -> BaseProcess:
+    process = server.Process(target=train, args=(folder, folder.with_suffix(".txt"), killed_at))
+    process.start()
+    return process
 
 
-def kill_while_saving(folder: Path, after_seconds: float) -> None:
-    """Kill a run at some instant after it has begun to write its third checkpoint."""
-    process = start(folder)
-    assert process.stdout is not None
-    process.stdout.readline()
-    while not list(folder.glob("checkpoint-[3-9]*.partial")) and process.poll() is None:
+def finish(server: ForkServerContext, folder: Path) -> list[str]:
+    process = start(server, folder)
+    process.join(120)
+    assert process.exitcode == 0
+    return folder.with_suffix(".txt").read_text().splitlines()
+
+
+def kill_while_saving(process: BaseProcess, folder: Path, after_seconds: float) -> None:
+    """Kill a run at some instant after it has begun to write its third checkpoint or a later one."""
+    while not list(folder.glob("checkpoint-[3-9]*.partial")) and process.is_alive():
         time.sleep(0.0005)
     time.sleep(after_seconds)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    process.kill()
+    process.join()
 
 
-@pytest.mark.parametrize("num_kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_kill_while_saving_leaves_the_last_checkpoint_whole(tmp_path: Path, num_kills: int) -> None:
-    whole = finish(start(tmp_path / "whole"))
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_kill_while_saving_leaves_the_last_checkpoint_whole(tmp_path: Path, server: ForkServerContext) -> None:
+    whole = finish(server, tmp_path / "whole")
+    folder = tmp_path / "killed"
+    process = start(server, folder, killed_at=9)
+    process.join(120)
+    assert process.exitcode == -9
+    assert names(folder) == ["checkpoint-7", "checkpoint-8", "checkpoint-9.partial"]
+    assert find_checkpoint(folder, True) == folder / "checkpoint-8"
+    assert finish(server, folder) == whole[8:]
+    assert names(folder) == LAST_TWO
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_instant_leaves_the_last_checkpoint_whole(tmp_path: Path, server: ForkServerContext) -> None:
+    whole = finish(server, tmp_path / "whole")
     random.seed(0)
-    for kill in range(num_kills):
+    for kill in range(20):
         folder = tmp_path / str(kill)
-        kill_while_saving(folder, random.uniform(0, 0.03))
+        kill_while_saving(start(server, folder), folder, random.uniform(0, 0.03))
         newest = find_checkpoint(folder, True)
         assert newest is not None
         step = int(newest.name.split("-")[1])
         assert step >= 2
-        assert finish(start(folder)) == whole[step:]
-        assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-23", "checkpoint-24"]
+        assert finish(server, folder) == whole[step:]
+        assert names(folder) == LAST_TWO
