@@ -1,6 +1,6 @@
 """metrics.jsonl: one line a logged step, one an evaluation, under the keys of `Logged` and `Evaluated`.
 
-An evaluation's line has `eval_perplexity` besides. What is not a finite number is null, so that any JSON reader takes it.
+An evaluation's line has `eval_perplexity` besides. What is not a finite number is null: any JSON reader takes it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MetricsFile:
 
 
 def perplexity(loss: float) -> float:
-    """e to the loss per token; infinite where a float cannot hold it."""
+    """The loss per token as a number of equally likely tokens; infinite where a float cannot hold it."""
     try:
         return math.exp(loss)
     except OverflowError:
