@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, overload
+from typing import overload
 
 import numpy as np
 
@@ -88,21 +88,10 @@ def pack_singly(num_documents: int) -> Packs:
     return Packs(np.arange(num_documents), np.arange(num_documents + 1))
 
 
-class _Range(NamedTuple):
-    """Packs with consecutive numbers and the same content by length."""
-
-    first: int
-    num_packs: int
-    num_documents: int  # in each of them
-
-
-class _Fill(NamedTuple):
-    """The next `num_packs * each` documents go, `each` at a time, into consecutive packs from `first`."""
-
-    first: int
-    num_packs: int
-    each: int
-    already: int  # documents in each of these packs before
+# Packs with consecutive numbers and the same lengths in each: first pack, number of packs, documents in each.
+_Range = tuple[int, int, int]
+# The next documents go into a range: first pack, number of packs, how many documents each takes, and has already.
+_Fill = tuple[int, int, int, int]
 
 
 def _refuse_misfits(sizes: np.ndarray, capacity: int) -> None:
@@ -128,42 +117,38 @@ def _best_fit(counts: np.ndarray, capacity: int) -> tuple[list[_Fill], list[_Ran
     Packs wait in `by_room[free room]`; bit r of `rooms` says whether any waits there, so the tightest room that
     holds a length is one shift and one lowest-set-bit away.
     """
-    by_room: dict[int, list[_Range]] = {}
+    by_room: list[list[_Range]] = [[] for _ in range(capacity + 1)]
     rooms, num_packs = 0, 0
     fills: list[_Fill] = []
-    for length in np.flatnonzero(counts)[::-1].tolist():
-        left = int(counts[length])
+    sizes = np.flatnonzero(counts)[::-1]
+    for length, left in zip(sizes.tolist(), counts[sizes].tolist(), strict=True):
         while left:
             fitting = rooms >> length
             if fitting:
                 room = length + (fitting & -fitting).bit_length() - 1
-                waiting = by_room[room]
-                range_ = waiting.pop()
-                if not waiting:
+                first, size, documents = by_room[room].pop()
+                if not by_room[room]:
                     rooms ^= 1 << room
             else:
-                room = capacity
-                range_ = _Range(num_packs, -(-left // (room // length)), 0)
-                num_packs += range_.num_packs
-            for part, each in _fill_range(range_, left, room // length):
-                if each:
-                    fills.append(_Fill(part.first, part.num_packs, each, part.num_documents))
-                    left -= part.num_packs * each
-                new_room = room - each * length
-                rooms |= 1 << new_room
-                by_room.setdefault(new_room, []).append(part._replace(num_documents=part.num_documents + each))
-    return fills, [range_ for waiting in by_room.values() for range_ in waiting]
-
-
-def _fill_range(range_: _Range, left: int, most: int) -> Iterator[tuple[_Range, int]]:
-    """Split a range by how many of the `left` documents a pack takes: `most`, then one with the rest, then none."""
-    first, num_packs, num_documents = range_
-    full = min(num_packs, left // most)
-    rest = left - full * most if full < num_packs else 0
-    for size, each in ((full, most), (1 if rest else 0, rest), (num_packs - full - (1 if rest else 0), 0)):
-        if size:
-            yield _Range(first, size, num_documents), each
-            first += size
+                room, first, documents = capacity, num_packs, 0
+                size = -(-left // (capacity // length))
+                num_packs += size
+            most = room // length
+            full = min(size, left // most)  # packs that take as many as they hold; then one takes the rest
+            parts = [(full, most)] if full else []
+            if full < size:
+                rest = left - full * most
+                parts += [(1, rest), (size - full - 1, 0)] if rest else [(size - full, 0)]
+            for part, each in parts:
+                if part:
+                    if each:
+                        fills.append((first, part, each, documents))
+                        left -= part * each
+                    new_room = room - each * length
+                    rooms |= 1 << new_room
+                    by_room[new_room].append((first, part, documents + each))
+                    first += part
+    return fills, [range_ for waiting in by_room for range_ in waiting]
 
 
 def _place(order: np.ndarray, fills: list[_Fill], ranges: list[_Range]) -> Packs:
