@@ -28,6 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "train": FLOOR | {"recipe.section", "data", "objective", "optim", "parallel", "save", "report"},
     "train.__main__": {"cli"},
     "run": {"*"},
+    "assemble": {"*"},
+    "summary": {"*"},
     "cli": FLOOR | {"run", "planning", "save", "report", "recipe", "hardware", "data", "model"},
 }
 

@@ -48,7 +48,7 @@ def check_recipe(
     if any(problem.severity == "error" for problem in problems):
         return None, problems
     given = frozenset(without_nulls(source.data))
-    return Recipe(**sections, file=str(path), source_text=source.text, given=given, findings=problems), problems
+    return Recipe(**sections, file=str(path), source_text=source.text, overrides=tuple(overrides), given=given, findings=problems), problems
 
 
 def read_file(path: str | Path) -> Source:

@@ -45,6 +45,7 @@ class Recipe:
     Args:
         file: the path it was read from.
         source_text: the file's text, untouched.
+        overrides: `key=value` words of the command line.
         given: YAML keys that the file or the command line set, at top level.
         findings: warnings and notes that came up while reading.
     """
@@ -63,6 +64,7 @@ class Recipe:
     general: GeneralSection
     file: str = field(default="", compare=False)
     source_text: str = field(default="", compare=False, repr=False)
+    overrides: tuple[str, ...] = field(default=(), compare=False, repr=False)
     given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     findings: tuple[Problem, ...] = field(default=(), compare=False, repr=False)
 
@@ -76,3 +78,13 @@ class Recipe:
         for section in self.sections().values():
             flat |= {key: thaw(value) for key, value in section.model_dump(by_alias=True, mode="json").items()}
         return flat
+
+    def as_yaml(self) -> str:
+        """The recipe as it was run: the file's own text, or, when overrides changed it, every given key with its value."""
+        if not self.overrides:
+            return self.source_text
+        import yaml
+
+        keys = {key: value for key, value in self.as_keys().items() if key in self.given}
+        words = " ".join(self.overrides)
+        return f"# {self.file} with {words}\n{yaml.safe_dump(keys, sort_keys=False, allow_unicode=True)}"

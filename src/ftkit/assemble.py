@@ -1,0 +1,176 @@
+"""The parts of a run, each built from the sections of the recipe that concern it: data, model, loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from transformers import PreTrainedModel
+
+from ftkit.data.order import StepPlan
+from ftkit.data.packing import pack, pack_singly
+from ftkit.data.prepare import Prepared, prepare
+from ftkit.data.store import ExampleStore
+from ftkit.data.tokens import load_tokenizer
+from ftkit.hardware import Substitution, refuse
+from ftkit.model.build import build_net
+from ftkit.model.checkpointing import checkpoint_blocks
+from ftkit.model.load import load_net
+from ftkit.model.plan import ModelPlan
+from ftkit.optim.build import build_optimizer
+from ftkit.optim.groups import group_builder
+from ftkit.optim.schedule import build_schedule
+from ftkit.parallel.backend import Backend, World
+from ftkit.recipe import Recipe
+from ftkit.save.checkpoint import Checkpoints
+from ftkit.save.export import export
+from ftkit.save.identity import identity
+from ftkit.train.batches import PlannedBatches, evaluation_source
+from ftkit.train.loop import Trainer
+from ftkit.train.options import loop_options
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """How numbers are held: `weights` is the dtype of the net's floats, `autocast` that of products (None: the same)."""
+
+    weights: torch.dtype
+    autocast: torch.dtype | None
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What the data side gives a run: tokenizer, documents, and the order they are seen in."""
+
+    tokenizer: Any
+    prepared: Prepared
+    steps: StepPlan
+    evaluation_packs: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What the model side gives a run: the plan, the net with weights, the module to call and its optimizer."""
+
+    plan: ModelPlan
+    net: PreTrainedModel
+    module: nn.Module
+    optimizer: Optimizer
+
+
+def precision(recipe: Recipe, *, fast_bf16: bool) -> Precision:
+    """Choose the precision of a recipe on a device.
+
+    Trained weights are float32 masters whose products run in bfloat16; frozen weights are bfloat16 themselves.
+    """
+    wanted = recipe.training.bf16
+    if not (fast_bf16 and (wanted is True or wanted == "auto")):
+        return Precision(torch.float32, None)
+    return Precision(torch.bfloat16 if recipe.adapter.adapter else torch.float32, torch.bfloat16)
+
+
+def load_inputs(recipe: Recipe, world: World, source: str) -> Inputs:
+    """Read the tokenizer, prepare the data, and plan every step."""
+    data, training = recipe.data, recipe.training
+    revision, trusted = recipe.model.revision_of_model, recipe.model.trust_remote_code
+    tokenizer = load_tokenizer(recipe.tokens, source, revision=revision, trust_remote_code=trusted)
+    cache = Path(data.dataset_prepared_path) if data.dataset_prepared_path else default_cache()
+    prepared = prepare(data, tokenizer, cache_dir=cache, sequence_len=data.sequence_len, seed=training.seed)
+    if prepared.chat_template is not None:
+        tokenizer.chat_template = prepared.chat_template  # what is trained on is what answers are asked and saved with
+    steps = StepPlan(
+        packs_of(prepared.train, data.sequence_len, packed=data.sample_packing),
+        micro_batch_size=training.micro_batch_size,
+        accumulation=training.gradient_accumulation_steps,
+        world_size=world.size,
+        seed=training.seed,
+        num_epochs=training.num_epochs,
+        max_steps=training.max_steps,
+        shuffle=data.shuffle_merged_datasets,
+    )
+    packed = data.sample_packing if data.eval_sample_packing is None else data.eval_sample_packing
+    held_out = prepared.evaluation
+    evaluation = packs_of(held_out, data.sequence_len, packed=packed) if held_out is not None else ()
+    return Inputs(tokenizer, prepared, steps, evaluation)
+
+
+def packs_of(store: ExampleStore, capacity: int, *, packed: bool) -> Sequence[Sequence[int]]:
+    """Group the documents of `store` into rows: full ones, or one document each."""
+    return pack(store.lengths, capacity) if packed else pack_singly(len(store))
+
+
+def default_cache() -> Path:
+    """Where prepared data lies when the recipe does not say."""
+    return Path(os.environ.get("FTKIT_CACHE") or Path.home() / ".cache" / "ftkit") / "prepared"
+
+
+def load_model(recipe: Recipe, plan: ModelPlan, world: World, backend: Backend, numbers: Precision) -> Loaded:
+    """Build the net on meta, fill it block by block through the backend, and make its optimizer."""
+    net = build_net(plan, dtype=numbers.weights)
+    recompute = bool(recipe.training.gradient_checkpointing)
+    reentrant = bool(recipe.training.gradient_checkpointing_kwargs.get("use_reentrant", False))
+    checkpoint_blocks(net, enabled=recompute, reentrant=reentrant)
+    fill_root = load_net(
+        net, plan, backend.place_block, device=world.device, dtype=numbers.weights, seed=recipe.training.seed
+    )
+    module, optimizer = backend.finish(
+        net,
+        fill_root,
+        group_builder(recipe.optimization),
+        build_optimizer(recipe.optimization, world.device),
+        recipe.training.max_grad_norm,
+    )
+    return Loaded(plan, net, module, optimizer)
+
+
+def unquantized_experts(recipe: Recipe, plan: ModelPlan) -> tuple[Substitution, ...]:
+    """What a 4-bit recipe does not get: experts are three-dimensional parameters that no linear quantizer reaches."""
+    if not plan.num_unquantized_experts:
+        return ()
+    share = plan.num_unquantized_experts / plan.num_parameters
+    used = f"experts ({share:.0%} of all parameters) stay unquantized"
+    substitution = Substitution("load_in_4bit", "true", used, "4-bit experts come in a later version")
+    if recipe.general.strict:
+        refuse([substitution])
+    return (substitution,)
+
+
+def build_trainer(recipe: Recipe, inputs: Inputs, loaded: Loaded, backend: Backend, numbers: Precision) -> Trainer:
+    """Put the loop together."""
+    world, output = backend.world, Path(recipe.saving.output_dir)
+    data, training = recipe.data, recipe.training
+    pad_id = inputs.tokenizer.pad_token_id
+    pad_to = data.sequence_len * training.micro_batch_size if data.pad_to_sequence_len else None
+    batches = PlannedBatches(inputs.prepared.train, inputs.steps, world, pad_to=pad_to, pad_id=pad_id)
+    sections = (recipe.model, recipe.tokens, recipe.quantization, recipe.adapter, data, training, recipe.optimization)
+    world_batch = training.micro_batch_size * training.gradient_accumulation_steps * world.size
+    derived = {"packs_per_step": world_batch, "num_steps": inputs.steps.num_steps}
+    checkpoints = Checkpoints(
+        output,
+        backend,
+        identity(sections, derived),
+        limit=recipe.saving.save_total_limit,
+        extra=lambda folder: export(
+            backend, loaded.net, folder, tokenizer=inputs.tokenizer, adapter=loaded.plan.adapter
+        ),
+    )
+    evaluation = None
+    if inputs.prepared.evaluation is not None:
+        size = training.eval_batch_size or training.micro_batch_size
+        evaluation = evaluation_source(inputs.prepared.evaluation, inputs.evaluation_packs, size, world, pad_id=pad_id)
+    return Trainer(
+        loaded.module,
+        loaded.optimizer,
+        backend,
+        batches,
+        loop_options(training, recipe.evaluation, recipe.saving, batches, autocast=numbers.autocast),
+        schedule=build_schedule(recipe.optimization, inputs.steps.num_steps),
+        evaluation=evaluation,
+        checkpoints=checkpoints,
+    )

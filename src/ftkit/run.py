@@ -1,0 +1,143 @@
+"""From a recipe to a finished run: the composition root.
+
+It reads top to bottom: machine, tokenizer and data, model, loop, export, report. What is derived (steps, substitutions,
+timings) lives in values of its own; the recipe is never written to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from ftkit.assemble import Inputs, Loaded, build_trainer, load_inputs, load_model, precision, unquantized_experts
+from ftkit.hardware import Substitution, detect_machine, fit_to_machine
+from ftkit.model.embedded import resolve_base_model
+from ftkit.model.plan import ModelPlan, plan_model
+from ftkit.objective.generate import answer
+from ftkit.parallel.backend import World
+from ftkit.parallel.launch import set_threads, world_from_environment
+from ftkit.parallel.single import SingleBackend
+from ftkit.recipe import Recipe
+from ftkit.report.console import Console
+from ftkit.report.metrics import MetricsFile
+from ftkit.report.plot import LossPlot
+from ftkit.report.run_file import write_run_file
+from ftkit.save.checkpoint import find_checkpoint
+from ftkit.save.export import export
+from ftkit.summary import end_facts, record_of, start_facts
+from ftkit.train.events import Listener
+from ftkit.train.loop import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run leaves behind, for callers in Python.
+
+    Args:
+        output_dir: everything the run wrote lies here.
+        substitutions: what the machine could not honour.
+        samples: (prompt, answer before, answer after); `before` is empty in a resumed run.
+    """
+
+    output_dir: Path
+    outcome: Outcome
+    substitutions: tuple[Substitution, ...]
+    samples: tuple[tuple[str, str, str], ...]
+
+
+@dataclass
+class Stopwatch:
+    """Seconds by phase, in the order they began."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to `name`."""
+        start = time.monotonic()
+        yield
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - start, 3)
+
+
+def run(recipe: Recipe) -> RunResult:
+    """Run a recipe from its data to the files in its output_dir.
+
+    Raises:
+        FtkitError: anything a user can mend, with where and how.
+    """
+    world = world_from_environment()
+    set_threads(world)
+    machine, console, watch = detect_machine(world.size), Console(), Stopwatch()
+    effective, substitutions = fit_to_machine(recipe, machine)
+    resume = checkpoint_to_resume(effective)
+    source = resolve_base_model(effective.model.base_model)
+    with watch.phase("data"):
+        inputs = load_inputs(effective, world, source)
+    plan = plan_of(effective, inputs)
+    substitutions += unquantized_experts(effective, plan)
+    numbers = precision(effective, fast_bf16=machine.bf16)
+    torch.backends.cuda.matmul.allow_tf32 = bool(effective.training.tf32)
+    console.substitutions([(s.key, s.asked, s.used, s.reason) for s in substitutions])
+    console.facts("Run", start_facts(effective, inputs, plan, world, numbers))
+    backend = SingleBackend(world)
+    with watch.phase("load"):
+        loaded = load_model(effective, plan, world, backend, numbers)
+    trainer = build_trainer(effective, inputs, loaded, backend, numbers)
+    output = Path(effective.saving.output_dir)
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "recipe.yml").write_text(recipe.as_yaml(), encoding="utf8")
+    trainer.listeners = listeners(output, console, world)
+    with watch.phase("answers"):
+        before = [] if resume else answers(effective, inputs, loaded)
+    with watch.phase("train"):
+        outcome = trainer.run(resume)
+    with watch.phase("answers"):
+        after = answers(effective, inputs, loaded)
+    with watch.phase("export"):
+        export(backend, loaded.net, output, tokenizer=inputs.tokenizer, adapter=plan.adapter)
+    samples = tuple(
+        (prompt, before[index] if before else "", after[index])
+        for index, prompt in enumerate(effective.training.sample_prompts)
+    )
+    result = RunResult(output, outcome, substitutions, samples)
+    write_run_file(output / "run.json", record_of(effective, inputs, loaded, result, watch.seconds))
+    console.samples(samples)
+    console.facts("Done", end_facts(effective, result))
+    backend.close()
+    return result
+
+
+def checkpoint_to_resume(recipe: Recipe) -> Path | None:
+    """The checkpoint the recipe asks to go on from, if any."""
+    saving = recipe.saving
+    auto = bool(saving.auto_resume_from_checkpoints)
+    return find_checkpoint(Path(saving.output_dir), saving.resume_from_checkpoint, auto=auto)
+
+
+def plan_of(recipe: Recipe, inputs: Inputs) -> ModelPlan:
+    """The model in names and shapes, its vocabulary long enough for the tokenizer."""
+    multiple = 32 if recipe.tokens.resize_token_embeddings_to_32x else 1
+    return plan_model(
+        recipe.model,
+        recipe.quantization,
+        recipe.adapter,
+        tokenizer_length=len(inputs.tokenizer),
+        vocabulary_multiple=multiple,
+    )
+
+
+def listeners(output: Path, console: Console, world: World) -> list[Listener]:
+    """Who hears of the run: the metrics file before the plot that reads it."""
+    metrics = output / "metrics.jsonl"
+    return [MetricsFile(metrics), console, LossPlot(metrics, output / "loss.png")] if world.is_main else []
+
+
+def answers(recipe: Recipe, inputs: Inputs, loaded: Loaded) -> list[str]:
+    """What the net says to the recipe's sample prompts now."""
+    prompts, longest = recipe.training.sample_prompts, recipe.evaluation.eval_max_new_tokens
+    return answer(loaded.net, inputs.tokenizer, prompts, max_new_tokens=longest) if prompts else []

@@ -1,0 +1,84 @@
+"""What a run says of itself: the tables at its start and end, and the record in run.json."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ftkit.model.plan import ModelPlan
+from ftkit.parallel.backend import World
+from ftkit.recipe import Recipe
+from ftkit.report.run_file import RunRecord
+
+if TYPE_CHECKING:
+    from ftkit.assemble import Inputs, Loaded, Precision
+    from ftkit.run import RunResult
+
+
+def start_facts(recipe: Recipe, inputs: Inputs, plan: ModelPlan, world: World, numbers: Precision) -> dict[str, str]:
+    """What is about to run."""
+    report, steps = inputs.prepared.report, inputs.steps
+    how = "all weights" if plan.adapter is None else f"LoRA r {plan.adapter.r} on {len(plan.adapted)} linears"
+    stored = f", base in 4 bit ({plan.quantizer.name})" if plan.quantizer else ""
+    dropped = ", ".join(f"{count} {reason}" for reason, count in report.dropped.items())
+    products = f", products in {short(numbers.autocast)}" if numbers.autocast else ""
+    return {
+        "model": f"{plan.base_model} ({plan.net_class}, {plan.num_parameters / 1e6:,.1f} million parameters)",
+        "trained": how + stored,
+        "data": f"{report.num_train} documents, {report.num_evaluation} held out, {report.tokens:,} tokens, "
+        f"{sum(report.trained_tokens.values()):,} trained" + (f"; left out: {dropped}" if dropped else ""),
+        "steps": f"{steps.num_steps} of {recipe.training.micro_batch_size} x "
+        f"{recipe.training.gradient_accumulation_steps} x {world.size} "
+        f"{'packs' if recipe.data.sample_packing else 'documents'}, {steps.steps_per_epoch} an epoch",
+        "device": f"{world.device}, {torch.get_num_threads()} threads, weights in {short(numbers.weights)}{products}",
+        "output": recipe.saving.output_dir,
+    }
+
+
+def end_facts(recipe: Recipe, result: RunResult) -> dict[str, str]:
+    """How it went and where things are."""
+    outcome, folder = result.outcome, result.output_dir
+    facts = {"steps": f"{outcome.steps} in {outcome.seconds:.0f} s" + _reason(outcome.reason)}
+    if outcome.first_loss is not None and outcome.last_loss is not None:
+        facts["training loss"] = f"{outcome.first_loss:.4f} -> {outcome.last_loss:.4f}"
+    if outcome.first_eval_loss is not None and outcome.last_eval_loss is not None:
+        facts["evaluation loss"] = f"{outcome.first_eval_loss:.4f} -> {outcome.last_eval_loss:.4f}"
+    facts["adapter" if recipe.adapter.adapter else "model"] = str(folder)
+    facts["loss curve"] = str(folder / "loss.png")
+    facts["record"] = f"{folder / 'run.json'}, {folder / 'metrics.jsonl'}"
+    return facts
+
+
+def record_of(
+    recipe: Recipe, inputs: Inputs, loaded: Loaded, result: RunResult, timings: dict[str, float]
+) -> RunRecord:
+    """The run as run.json holds it."""
+    plan = loaded.plan
+    trainable = sum(p.numel() for p in loaded.net.parameters() if p.requires_grad)
+    model: dict[str, Any] = {
+        "base_model": plan.base_model,
+        "class": plan.net_class,
+        "parameters": plan.num_parameters,
+        "trainable": trainable,
+        "quantizer": plan.quantizer.name if plan.quantizer else None,
+    }
+    return RunRecord(
+        settings={name: section.model_dump(mode="json", by_alias=True) for name, section in recipe.sections().items()},
+        substitutions=[asdict(substitution) for substitution in result.substitutions],
+        model=model,
+        data=inputs.prepared.report.to_json(),
+        timings=timings,
+        result=asdict(result.outcome),
+        samples=[{"prompt": p, "before": b, "after": a} for p, b, a in result.samples],
+    )
+
+
+def short(dtype: torch.dtype | None) -> str:
+    """`torch.bfloat16` -> `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _reason(reason: str) -> str:
+    return "" if reason == "done" else f", ended early: {reason}"
