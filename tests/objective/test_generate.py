@@ -7,7 +7,7 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from ftkit.model.attention import NAME, register_attention
-from ftkit.objective.generate import answer, prompt_ids
+from ftkit.objective.generate import answer, end_of_turn, prompt_ids
 from tiny import tiny_model
 
 TEMPLATE = (
@@ -75,3 +75,39 @@ def test_the_tokenizers_end_of_turn_ends_an_answer(folder: Path, tokenizer: PreT
         net.model.embed_tokens.weight.abs_()
     (text,) = answer(net, tokenizer, ["Hi?"], max_new_tokens=20)
     assert len(tokenizer(text).input_ids) < 20
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (TEMPLATE, "<|im_end|>"),
+        ("{% for m in messages %}{{ m.role }}: {{ m.content }} <|endoftext|>{% endfor %}", "<|endoftext|>"),
+        ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", None),
+        (None, None),
+    ],
+)
+def test_the_end_of_a_turn_is_read_off_the_template(
+    tokenizer: PreTrainedTokenizerBase, template: str | None, expected: str | None
+) -> None:
+    tokenizer.chat_template = template
+    found = end_of_turn(tokenizer)
+    assert (None if found is None else tokenizer.convert_ids_to_tokens(found)) == expected
+
+
+def test_answers_are_the_same_with_activation_checkpointing(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    net = net_of(folder).train()
+    plain = answer(net, tokenizer, ["Hi?"], max_new_tokens=8)
+    net.activation_checkpointing_enable({"use_reentrant": False})
+    calls: list[int] = []
+    net.model.register_forward_pre_hook(
+        lambda module, args, kwargs: calls.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    assert answer(net, tokenizer, ["Hi?"], max_new_tokens=8) == plain
+    assert set(calls[1:]) == {1}, "the cache is used: after the prompt, one token at a time"
+
+
+def test_answers_under_autocast_come_from_a_mixed_net(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    net = net_of(folder).bfloat16()
+    net.model.embed_tokens.float()
+    (text,) = answer(net, tokenizer, ["Hi?"], max_new_tokens=4, autocast=torch.bfloat16)
+    assert isinstance(text, str)

@@ -44,13 +44,13 @@ def tiny_llama(*, seed: int = 0, lora_dropout: float | None = None) -> LlamaForC
     return net
 
 
-def documents(num: int, *, seed: int = 0, longest: int = 20) -> ExampleStore:
-    """Random documents of uneven length; each has its own uneven number of target tokens."""
+def documents(num: int, *, seed: int = 0, longest: int = 20, trained: bool = True) -> ExampleStore:
+    """Random documents of uneven length, each with its own number of target tokens (none unless `trained`)."""
     writer, random = StoreWriter(), np.random.default_rng(seed)
     for line in range(num):
         length = int(random.integers(4, longest))
-        trained = np.arange(length) >= random.integers(1, length - 1)
-        writer.add(random.integers(3, VOCABULARY, length).astype(np.int32), trained, Where("rows", line + 1))
+        targets = trained & (np.arange(length) >= random.integers(1, length - 1))
+        writer.add(random.integers(3, VOCABULARY, length).astype(np.int32), targets, Where("rows", line + 1))
     return writer.in_memory()
 
 

@@ -58,7 +58,7 @@ def test_a_non_finite_loss_stops_before_the_optimizer_moves() -> None:
     run = make_run(net, documents(4))
     before = weights(net)
     with pytest.raises(
-        BackendError, match="^step 1, rank 0: the loss is not finite, got nan .*; no parameter has been changed"
+        BackendError, match=r"^step 1, rank 0: the loss is not finite, got nan .*; no parameter has been changed"
     ):
         run.trainer.run()
     for name, value in weights(net).items():

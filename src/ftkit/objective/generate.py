@@ -3,44 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+CONTENT = "ftkit"  # stands for an assistant's turn, to see what a template puts behind it
+
 
 @torch.no_grad()
-def answer(net: Any, tokenizer: Any, prompts: Sequence[str], *, max_new_tokens: int = 128) -> list[str]:
+def answer(
+    net: Any, tokenizer: Any, prompts: Sequence[str], *, max_new_tokens: int = 128, autocast: torch.dtype | None = None
+) -> list[str]:
     """Return what `net` says to each of `prompts`, token by token the most likely one.
 
     Args:
         net: a net of transformers with whole weights; it is back in its mode when this returns.
         tokenizer: its chat template, if it has one, makes each prompt a user's turn.
+        autocast: dtype of products, as in training; None for the parameters' own.
     """
     was_training, kept_cache = net.training, net.config.use_cache
     net.eval()
     net.config.use_cache = True
+    settings = greedy(net, tokenizer, max_new_tokens)
+    precision = nullcontext() if autocast is None else torch.autocast(net.device.type, autocast)
     try:
-        return [answer_one(net, tokenizer, prompt, max_new_tokens) for prompt in prompts]
+        with precision:
+            return [answer_one(net, tokenizer, prompt, settings) for prompt in prompts]
     finally:
         net.config.use_cache = kept_cache
         net.train(was_training)
 
 
-def answer_one(net: Any, tokenizer: Any, prompt: str, max_new_tokens: int) -> str:
+def answer_one(net: Any, tokenizer: Any, prompt: str, settings: Any) -> str:
     """The answer to one prompt, without special tokens."""
     ids = prompt_ids(tokenizer, prompt).to(net.device)  # (1, T)
-    written: Tensor = net.generate(
-        input_ids=ids,
-        attention_mask=torch.ones_like(ids),
-        generation_config=greedy(net, tokenizer, max_new_tokens),
-    )
+    written: Tensor = net.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=settings)
     text: str = tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True)
     return text.strip()
 
 
 def prompt_ids(tokenizer: Any, prompt: str) -> Tensor:
-    """Token ids (1, T) of a user's turn up to where the assistant begins, or of bare text without a chat template."""
+    """Token ids (1, T) of a user's turn up to where the assistant begins, or of bare text without a chat template.
+
+    A template writes its own BOS; bare text gets what the tokenizer adds by itself.
+    """
     if not tokenizer.chat_template:
         ids: Tensor = tokenizer(prompt, return_tensors="pt").input_ids
         return ids
@@ -51,14 +59,29 @@ def prompt_ids(tokenizer: Any, prompt: str) -> Tensor:
 
 
 def greedy(net: Any, tokenizer: Any, max_new_tokens: int) -> Any:
-    """Settings without any chance in them; the model's and the tokenizer's end of turn both end an answer."""
+    """Settings without any chance; the ends of the model, the tokenizer and the chat template all end an answer."""
     from transformers import GenerationConfig
 
-    ends = getattr(net.generation_config, "eos_token_id", None)
-    ends = set(ends if isinstance(ends, list) else [ends]) | {tokenizer.eos_token_id}
+    own = getattr(net.generation_config, "eos_token_id", None)
+    ends = {*(own if isinstance(own, list) else [own]), tokenizer.eos_token_id, end_of_turn(tokenizer)}
     return GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=False,
         max_new_tokens=max_new_tokens,
         eos_token_id=sorted(end for end in ends if end is not None) or None,
         pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
     )
+
+
+def end_of_turn(tokenizer: Any) -> int | None:
+    """The special token that the chat template puts right behind an assistant's turn, if there is one.
+
+    It need not be EOS: Llama 3 ends a turn with <|eot_id|>, and its base model's EOS is <|end_of_text|>.
+    """
+    if not tokenizer.chat_template:
+        return None
+    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": CONTENT}]
+    text: str = tokenizer.apply_chat_template(turns, tokenize=False)
+    behind = text.rpartition(CONTENT)[2].lstrip()
+    ids: list[int] = tokenizer(behind, add_special_tokens=False).input_ids
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return ids[0] if ids and ids[0] in special else None

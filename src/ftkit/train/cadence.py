@@ -28,7 +28,7 @@ def per_epoch(times: int, steps_per_epoch: int) -> Cadence:
 
     def due(done: int) -> bool:
         # the number of marks i * steps_per_epoch / times passed grows exactly at the steps that are due
-        return done * times // steps_per_epoch > (done - 1) * times // steps_per_epoch
+        return done > 0 and done * times // steps_per_epoch > (done - 1) * times // steps_per_epoch
 
     return due
 
