@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from ftkit.report.metrics import finite
 
 PACKAGES = (
     "ftkit",
@@ -20,6 +23,9 @@ PACKAGES = (
     "datasets",
     "deepspeed",
     "safetensors",
+    "tokenizers",
+    "pydantic",
+    "numpy",
 )
 
 
@@ -47,24 +53,45 @@ class RunRecord:
 
 
 def write_run_file(path: Path, record: RunRecord) -> None:
-    """Write `record`, with the machine and the versions of the packages, as JSON."""
-    values = {"versions": versions(), "machine": machine(), **asdict(record)}
+    """Write `record`, with the machine and the versions of the packages, as JSON; the file is whole or not there."""
+    values = plain({"versions": versions(), "machine": machine(), **asdict(record)})
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(values, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf8")
+    text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    partial.write_text(text, encoding="utf8", errors="replace")  # half a surrogate pair out of a model's answer
     partial.replace(path)
 
 
+def plain(value: Any) -> Any:
+    """`value` as JSON knows it: no NaN, no tuples, text for anything else (paths, dtypes)."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return finite(value) if isinstance(value, str | int | float | bool | None) else str(value)
+
+
 def versions() -> dict[str, str]:
-    """Versions of Python and of those of our packages that are installed."""
+    """Versions of Python, of those of our packages that are installed, and of the CUDA that torch was built for."""
+    import torch
+
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return found | ({"cuda": str(torch.version.cuda)} if torch.version.cuda else {})
 
 
-def machine() -> dict[str, str]:
-    """The system and the processor; nothing that names the machine or its user."""
-    return {"system": platform.system(), "release": platform.release(), "processor": platform.machine()}
+def machine() -> dict[str, Any]:
+    """The system and its processors; nothing that names the machine or its user."""
+    import torch
+
+    devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        "system": platform.system(),
+        "release": platform.release(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "devices": devices,
+    }
