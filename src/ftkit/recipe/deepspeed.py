@@ -1,0 +1,131 @@
+"""`deepspeed:` as a file, as one of the file names everybody uses, or as a mapping in the recipe.
+
+Recipes travel without the files they name. A path is looked up as it stands, then beside the recipe; if it is in
+neither place but ends in a well-known name (`.../deepspeed_configs/zero3_bf16.json`), ftkit's own configuration of that
+meaning is used, and said so. Numbers inside must agree with the recipe's or be `auto`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+from types import MappingProxyType
+from typing import Any
+
+from ftkit.recipe.edits import change
+from ftkit.recipe.migrations import as_number, moved
+from ftkit.recipe.source import Source
+
+# Name of the file -> ZeRO stage, what is offloaded to the host.
+WELL_KNOWN: Mapping[str, tuple[int, tuple[str, ...]]] = MappingProxyType(
+    {
+        "zero1": (1, ()),
+        "zero1_torch_compile": (1, ()),
+        "zero2": (2, ()),
+        "zero2_torch_compile": (2, ()),
+        "zero2_cpuoffload": (2, ("optimizer",)),
+        "zero2_offload": (2, ("optimizer",)),
+        "zero2_moe_offload": (2, ("optimizer",)),
+        "zero3": (3, ()),
+        "zero3_bf16": (3, ()),
+        "zero3_offload": (3, ("optimizer", "param")),
+        "zero3_bf16_cpuoffload_all": (3, ("optimizer", "param")),
+        "zero3_bf16_cpuoffload_params": (3, ("param",)),
+    }
+)
+# DeepSpeed's key (dots go deeper) -> the recipe's.
+SAME_NUMBERS: Mapping[str, str] = MappingProxyType(
+    {
+        "train_micro_batch_size_per_gpu": "micro_batch_size",
+        "gradient_accumulation_steps": "gradient_accumulation_steps",
+        "gradient_clipping": "max_grad_norm",
+        "optimizer.params.lr": "learning_rate",
+        "optimizer.params.weight_decay": "weight_decay",
+    }
+)
+
+
+def normalise_deepspeed(source: Source) -> None:
+    """Check that the configuration can be had, and that a file's numbers agree with the recipe's."""
+    value = source.data.get("deepspeed")
+    if isinstance(value, dict) and ("zero_stage" in value or "offload_optimizer_device" in value):
+        from_accelerate(source, value)
+    elif value is False:
+        change(source, ("deepspeed",), None)
+    elif isinstance(value, str) and "$" not in value:
+        try:
+            config = read_config(value, source.file)
+        except ValueError as bad:
+            source.note("deepspeed-file", ("deepspeed",), f"{value} is not JSON ({bad})", "mend the file")
+            return
+        if config is not None:
+            compare(source, value, config)
+        elif well_known(value) is not None:
+            message = f"{value} is not here; ftkit's own configuration of that name is used"
+            source.note("deepspeed-file", ("deepspeed",), message, severity="note")
+        else:
+            help = f"write the mapping itself, or one of {', '.join(WELL_KNOWN)} with .json"
+            source.note("deepspeed-file", ("deepspeed",), f"there is no file {value}", help)
+
+
+def deepspeed_config(value: str | Mapping[str, Any], recipe_file: str) -> Mapping[str, Any]:
+    """The configuration that a recipe's `deepspeed` stands for.
+
+    Raises:
+        ValueError: the file is not JSON.
+        FileNotFoundError: there is no such file, and the name is not well known.
+    """
+    if not isinstance(value, str):
+        return value
+    config = read_config(value, recipe_file) or well_known(value)
+    if config is None:
+        raise FileNotFoundError(value)
+    return config
+
+
+def read_config(path: str, recipe_file: str) -> Mapping[str, Any] | None:
+    """The JSON mapping in the file at `path`, relative to here or to the recipe; None where there is no such file."""
+    for place in (FilePath(path), FilePath(recipe_file).parent / path):
+        if place.is_file():
+            config = json.loads(place.read_text(encoding="utf-8"))
+            if not isinstance(config, dict):
+                raise ValueError("a mapping is expected")
+            return config
+    return None
+
+
+def well_known(path: str) -> Mapping[str, Any] | None:
+    """Our own configuration for a file name that everybody uses; None for any other."""
+    known = WELL_KNOWN.get(FilePath(path).name.removesuffix(".json"))
+    if known is None:
+        return None
+    stage, offloaded = known
+    zero: dict[str, Any] = {"stage": stage}
+    zero |= {f"offload_{part}": {"device": "cpu", "pin_memory": True} for part in offloaded}
+    return {"zero_optimization": zero}
+
+
+def compare(source: Source, path: str, config: Mapping[str, Any]) -> None:
+    """Refuse numbers in a file that differ from the recipe's."""
+    for theirs, ours in SAME_NUMBERS.items():
+        inside: Any = config
+        for step in theirs.split("."):
+            inside = inside.get(step) if isinstance(inside, Mapping) else None
+        mine = source.data.get(ours)
+        if inside in (None, "auto") or mine is None or as_number(inside) == as_number(mine):
+            continue
+        message = f"{path} says {theirs}: {inside}, the recipe {ours}: {mine}"
+        source.note("deepspeed-contradicts-recipe", ("deepspeed",), message, f'write "{theirs}": "auto" in that file')
+
+
+def from_accelerate(source: Source, value: Mapping[str, Any]) -> None:
+    """A mapping in the words of accelerate's configuration -> in DeepSpeed's."""
+    zero: dict[str, Any] = {"stage": value.get("zero_stage", 2)}
+    for part in ("optimizer", "param"):
+        device = value.get(f"offload_{part}_device")
+        if device not in (None, "none"):
+            zero[f"offload_{part}"] = {"device": device}
+    kept = {key: value[key] for key in ("gradient_accumulation_steps", "gradient_clipping") if key in value}
+    change(source, ("deepspeed",), {**kept, "zero_optimization": zero})
+    moved(source, ("deepspeed",), "accelerate's words for DeepSpeed are written in DeepSpeed's own")
