@@ -31,10 +31,12 @@ CPU = World(0, 1, 0, 1, torch.device("cpu"))
 IDS = torch.arange(5, 25)[None]
 
 
-def loaded(folder: Path, **adapter: Any) -> tuple[PreTrainedModel, ModelPlan, SingleBackend]:
+def loaded(
+    folder: Path, *, tokenizer_length: int | None = None, **adapter: Any
+) -> tuple[PreTrainedModel, ModelPlan, SingleBackend]:
     """ftkit's net of `folder`, its trainable parameters moved as if trained, in a backend."""
     sections = ModelSection(base_model=str(folder)), QuantizationSection(), AdapterSection(**adapter)
-    plan = plan_model(*sections)
+    plan = plan_model(*sections, tokenizer_length=tokenizer_length)
     net, backend = build_net(plan, dtype=torch.float32), SingleBackend(CPU)
     fill = load_net(net, plan, backend.place_block, device=CPU.device, dtype=torch.float32)
     backend.finish(net, fill, lambda net: [{"params": [p for p in net.parameters() if p.requires_grad]}], sgd, 0.0)
@@ -50,8 +52,8 @@ def sgd(groups: Any) -> torch.optim.Optimizer:
 
 
 @torch.no_grad()
-def logits(net: nn.Module) -> Tensor:
-    values: Tensor = net(input_ids=IDS, use_cache=False).logits
+def logits(net: nn.Module, ids: Tensor = IDS) -> Tensor:
+    values: Tensor = net(input_ids=ids, use_cache=False).logits
     return values
 
 
@@ -115,6 +117,24 @@ def test_an_adapter_loads_in_peft(tmp_path: Path, adapter: dict[str, Any]) -> No
     torch.testing.assert_close(logits(again), logits(net), rtol=1e-5, atol=1e-5)
     assert (logits(again) - before).abs().max() > 0.01
     assert AutoTokenizer.from_pretrained(tmp_path / "out").chat_template == tokenizer.chat_template
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("adapter", [{}, {"lora_modules_to_save": ("embed_tokens", "lm_head")}], ids=str)
+def test_an_adapter_brings_the_rows_of_new_tokens(tmp_path: Path, adapter: dict[str, Any], tied: bool) -> None:
+    base = tiny_model(tmp_path / "base", tie_word_embeddings=tied)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.add_tokens(["<new>", "<newer>"])
+    adapter = {"adapter": "lora", "lora_target_linear": True, "lora_r": 4, **adapter}
+    net, plan, backend = loaded(base, tokenizer_length=len(tokenizer), **adapter)
+    grown = [parameter.name for parameter in plan.parameters() if parameter.stored_rows is not None]
+    assert len(grown) == 2 - tied
+    export(backend, net, tmp_path / "out", tokenizer=tokenizer, adapter=plan.adapter, grown=grown)
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    plain.resize_token_embeddings(len(AutoTokenizer.from_pretrained(tmp_path / "out")))
+    again = PeftModel.from_pretrained(plain, tmp_path / "out").eval()
+    ids = torch.arange(len(tokenizer) - 6, len(tokenizer))[None]
+    torch.testing.assert_close(logits(again, ids), logits(net, ids), rtol=1e-5, atol=1e-5)
 
 
 def test_a_model_stops_where_its_tokenizer_says(tmp_path: Path) -> None:

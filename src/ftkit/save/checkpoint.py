@@ -54,8 +54,7 @@ class Checkpoints:
         final = self.folder / f"checkpoint-{state.step}"
         partial = final.with_name(final.name + PARTIAL)
         if self.backend.world.is_main:
-            for left_over in self.folder.glob(f"checkpoint-*{PARTIAL}"):
-                shutil.rmtree(left_over)
+            remove_left_overs(self.folder)
             partial.mkdir(parents=True)
         self.wait_for_all()
         self.backend.save_shards(partial / SHARDS)
@@ -179,6 +178,15 @@ def refuse_other_recipe(folder: Path, then: Mapping[str, object], now: Mapping[s
             where=str(folder),
             help="change these keys back; to go on with other settings, start a new run from the adapter or model",
         )
+
+
+def remove_left_overs(folder: Path) -> None:
+    """Delete what a killed run left half written or half deleted."""
+    for path in folder.glob(f"checkpoint-*{PARTIAL}"):
+        shutil.rmtree(path)
+    for path in folder.glob(f"checkpoint-*{REPLACED}"):
+        if path.with_name(path.name.removesuffix(REPLACED)).exists():
+            shutil.rmtree(path)
 
 
 def put_in_place(partial: Path, final: Path) -> None:

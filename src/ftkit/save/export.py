@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import torch
 
 from ftkit.errors import CheckpointError
 from ftkit.model.adapter import adapter_files, write_adapter_config
+from ftkit.model.naming import PEFT_PREFIX, is_adapter, plain_name
 from ftkit.parallel.backend import Backend
 from ftkit.save.stream import TensorShape, write_stream
 from ftkit.save.whole_model import take_part, write_model
@@ -29,6 +31,7 @@ def export(
     tokenizer: Any,
     adapter: LoraConfig | None,
     dtype: torch.dtype | None = None,
+    grown: Iterable[str] = (),
 ) -> None:
     """Write the result of a run; every rank calls it, rank 0 writes.
 
@@ -39,9 +42,11 @@ def export(
         tokenizer: with the chat template it was trained with.
         adapter: of `ModelPlan`; None writes the whole model.
         dtype: of the whole model's floats in the file; None as they are.
+        grown: frozen tables with rows for new tokens (`ModelPlan` parameters with `stored_rows`), by transformers'
+            names. They go into an adapter's file, as PEFT does: whoever loads it could not know the new rows.
     """
     if adapter is not None:
-        write_adapter(backend, net, adapter, folder)
+        write_adapter(backend, net, adapter, folder, grown)
     else:
         write_model(backend, net, folder, dtype)
     if backend.world.is_main:
@@ -49,14 +54,16 @@ def export(
         write_generation_config(net, tokenizer, folder)
 
 
-def write_adapter(backend: Backend, net: PreTrainedModel, config: LoraConfig, folder: Path) -> None:
+def write_adapter(
+    backend: Backend, net: PreTrainedModel, config: LoraConfig, folder: Path, grown: Iterable[str] = ()
+) -> None:
     """Write adapter_model.safetensors and adapter_config.json; every rank calls it, rank 0 writes.
 
     Raises:
         CheckpointError: a parameter is empty: what would be written is not the adapter.
     """
     parameters = dict(net.named_parameters(remove_duplicate=False))
-    files = adapter_files(net)  # PEFT's name -> the net's
+    files = adapter_files(net) | grown_files(parameters, grown)  # PEFT's name -> the net's
     shapes = {name: TensorShape(tuple(parameters[mine].shape), parameters[mine].dtype) for name, mine in files.items()}
     empty = [name for name, shape in shapes.items() if shape.num_bytes == 0]
     if empty:
@@ -68,6 +75,13 @@ def write_adapter(backend: Backend, net: PreTrainedModel, config: LoraConfig, fo
     folder.mkdir(parents=True, exist_ok=True)
     write_stream(folder / ADAPTER_FILE, shapes, zip(files, (tensor for _, tensor in gathered), strict=True))
     write_adapter_config(config, folder)
+
+
+def grown_files(parameters: Iterable[str], grown: Iterable[str]) -> dict[str, str]:
+    """PEFT's name -> the net's, of frozen tables with new rows; one trained as a whole is in the file already."""
+    wanted = set(grown)
+    base = [name for name in parameters if not is_adapter(name) and plain_name(name) in wanted]
+    return {PEFT_PREFIX + name: name for name in base if ".original_module." not in name}
 
 
 def write_generation_config(net: PreTrainedModel, tokenizer: Any, folder: Path) -> None:
