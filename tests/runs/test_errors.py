@@ -1,0 +1,100 @@
+"""What a user meets when something is wrong: one message with place, fault and help, and the exit code of its kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny import sharegpt_rows, tiny_model
+
+from ftkit.cli.main import main
+
+RECIPE = """base_model: {folder}/model
+datasets:
+  - path: {folder}/rows.jsonl
+    type: sharegpt
+output_dir: {folder}/out
+learning_rate: 1e-3
+max_steps: 1
+{more}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("errors")
+    tiny_model(folder / "model")
+    sharegpt_rows(folder / "rows.jsonl")
+    return folder
+
+
+def fails(folder: Path, capsys: pytest.CaptureFixture[str], *overrides: str, more: str = "") -> tuple[int, str]:
+    """Run the recipe with one thing wrong; return the exit code and what stands on stderr."""
+    (folder / "recipe.yml").write_text(RECIPE.format(folder=folder, more=more), encoding="utf8")
+    code = main(["train", str(folder / "recipe.yml"), *overrides])
+    text = capsys.readouterr().err
+    assert "Traceback" not in text
+    return code, text
+
+
+def test_a_misspelt_key(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = fails(folder, capsys, more="warmup_ration: 0.1")
+    assert code == 2
+    assert text == (
+        f"error: {folder}/recipe.yml:8:1: no key is called `warmup_ration`\nhelp: did you mean `warmup_ratio`?\n"
+    )
+
+
+def test_an_unknown_optimizer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = fails(folder, capsys, more="optimizer: adamw_torhc")
+    assert code == 2
+    assert text.startswith(f"error: {folder}/recipe.yml:8:12: ")
+    assert "adamw_torhc" in text
+    assert "adamw_torch" in text.split("help:")[1]
+
+
+def test_a_missing_recipe(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", str(folder / "none.yml")]) == 2
+    expected = f"error: {folder}/none.yml: there is no such file\nhelp: check the path of the recipe\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_missing_data_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = fails(folder, capsys, f"datasets.0.path={folder}/none.jsonl")
+    assert code == 3
+    assert f"{folder}/none.jsonl" in text
+    assert "help: " in text
+
+
+def test_an_empty_data_set(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "empty.jsonl").write_text("\n", encoding="utf8")
+    code, text = fails(folder, capsys, f"datasets.0.path={folder}/empty.jsonl")
+    assert code == 3
+    assert f"{folder}/empty.jsonl" in text
+    assert "empty" in text
+    assert "help: " in text
+
+
+def test_a_row_with_a_null(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = '{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}\n'
+    (folder / "null.jsonl").write_text(good + good.replace('"b"', "null"), encoding="utf8")
+    code, text = fails(folder, capsys, f"datasets.0.path={folder}/null.jsonl")
+    assert code == 3
+    assert text.startswith(f"error: {folder}/null.jsonl:2: ")
+    assert "null" in text
+    assert "help: " in text
+
+
+def test_a_missing_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = fails(folder, capsys, f"base_model={folder}/nothing")
+    assert code in {3, 4}
+    assert f"{folder}/nothing" in text
+    assert "help: " in text
+
+
+def test_every_problem_of_a_recipe_is_told_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = fails(folder, capsys, "learning_rate=fast", more="epochz: 3\nbf16: maybe")
+    assert code == 2
+    assert "command line: " in text
+    assert "recipe.yml:8:1" in text
+    assert "recipe.yml:9:7" in text
