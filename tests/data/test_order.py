@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftkit.data.order import StepPlan, evaluation_batches
+from ftkit.data.order import WINDOW_STEPS, StepPlan, evaluation_batches
 from ftkit.data.packing import pack, pack_singly
 from ftkit.errors import DataError
 
@@ -84,3 +85,20 @@ def test_evaluation_sees_every_pack_once_in_equal_rounds(num: int, size: int, wo
     ranks = [list(evaluation_batches(pack_singly(num), size, world, rank)) for rank in range(world)]
     assert len({len(batches) for batches in ranks}) == 1
     assert sorted(i for batches in ranks for batch in batches for i in batch) == list(range(num))
+
+
+@given(st.integers(1, 300), sizes, st.integers(0, 9))
+def test_grouping_by_length_keeps_every_document_and_puts_like_lengths_together(num: int, size: int, seed: int) -> None:
+    lengths = np.random.default_rng(seed).integers(1, 100, num)
+    plan = StepPlan(pack_singly(num), size, seed=seed, group_lengths=lengths)
+    plain = StepPlan(pack_singly(num), size, seed=seed)
+    steps = [plan.documents(step) for step in range(plan.steps_per_epoch)]
+    assert sorted(i for step in steps for i in step) == list(range(num))
+    assert [len(step) for step in steps] == [len(plain.documents(step)) for step in range(plan.steps_per_epoch)]
+
+    def padding(plan: StepPlan) -> int:
+        rows = [lengths[plan.documents(step)] for step in range(plan.steps_per_epoch)]
+        return sum(int((row.max() - row).sum()) for row in rows)
+
+    if num % size == 0 and num <= WINDOW_STEPS * size:  # the whole epoch in one window of whole steps
+        assert padding(plan) <= padding(plain)

@@ -442,3 +442,25 @@ def test_text_is_kept_byte_for_byte_whatever_other_rows_hold(tmp_path: Path, cha
     assert [trained(chatml, e) for e in plain.train] == [f"{t}<|im_end|>" for t in ("007", "true", '{"a": 1}', "1e5")]
     for one, other in zip(plain.train, with_odd.train, strict=True):
         assert np.array_equal(one.input_ids, other.input_ids)
+
+
+def test_tools_that_the_template_does_not_write_are_counted(tmp_path: Path, chatml: Any) -> None:
+    rows = [{**sharegpt(CONVERSATIONS[0]), "tools": '[{"name": "f"}]'}, sharegpt(CONVERSATIONS[0])]
+    result = prepared(write_rows(tmp_path / "rows.jsonl", rows), chatml)
+    assert result.report.train.sets[0].tools_left_out == 1
+
+
+def test_turns_without_an_end_are_counted(tmp_path: Path, chatml: Any) -> None:
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    path = write_rows(tmp_path / "rows.jsonl", [sharegpt(CONVERSATIONS[2])])
+    result = prepared(path, chatml, chat_template="jinja", chat_template_jinja=template)
+    assert trained(chatml, result.train[0]) == " hi hi again"  # the tokens hold the space of the header
+    assert result.report.train.sets[0].lacking_end == 1
+
+
+def test_progress_is_told_while_preparing_and_not_on_a_hit(tmp_path: Path, chatml: Any) -> None:
+    path, told = write_rows(tmp_path / "rows.jsonl", LONG), list[int]()
+    data = DataSection(datasets=(DatasetSection(path=str(path), type="sharegpt", conversation="chatml"),))
+    for _ in range(2):
+        prepare(data, chatml, cache_dir=tmp_path / "c", sequence_len=2048, seed=1, on_progress=told.append)
+    assert told == [3]

@@ -20,6 +20,7 @@ class SetAccount:
         tokens, trained_tokens: over the documents kept; trained by role (`all` for train_on_inputs).
         methods: how turns were found -> documents (`marks`, `generation blocks`, `beginnings`).
         longest: tokens of the longest row, dropped ones included.
+        tools_left_out: documents whose row has tools that the chat template does not write.
         lacking_end: documents with a trained turn that no end-of-turn token follows.
     """
 
@@ -35,6 +36,7 @@ class SetAccount:
     methods: dict[str, int] = field(default_factory=dict)
     longest: int = 0
     lacking_end: int = 0
+    tools_left_out: int = 0
 
     def drop(self, reason: str) -> None:
         """Count a row that is left out."""

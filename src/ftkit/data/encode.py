@@ -27,6 +27,7 @@ class Marked:
         add_bos, add_eos: put the tokenizer's BOS in front if it does so itself, its EOS behind.
         method: how the turns were found; empty for text without turns.
         lacks_end: a turn is trained whose template writes no end of turn: the model may never learn to stop.
+        leaves_out_tools: the row has tools, and the template does not write them.
     """
 
     text: str
@@ -36,6 +37,7 @@ class Marked:
     add_eos: bool = False
     method: str = ""
     lacks_end: bool = False
+    leaves_out_tools: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ import numpy as np
 
 from ftkit.errors import DataError
 
+WINDOW_STEPS = 64  # of group_by_length: long enough to find like lengths, short enough to mix
+
 
 @dataclass(frozen=True, eq=False)
 class StepPlan:
@@ -29,6 +31,8 @@ class StepPlan:
         num_epochs: may be fractional; its last step is rounded up.
         max_steps: when given, counts alone: beyond `num_epochs` the run goes on into further epochs.
         shuffle: False keeps the packs' own order in every epoch.
+        group_lengths: tokens of each pack (`group_by_length`): steps then hold packs of like length, and the steps
+            come in random order.
 
     Raises:
         DataError: there are no packs, or a size is not positive.
@@ -42,6 +46,7 @@ class StepPlan:
     num_epochs: float = 1
     max_steps: int | None = None
     shuffle: bool = True
+    group_lengths: np.ndarray | None = None
     _orders: dict[int, np.ndarray] = field(default_factory=dict, init=False, repr=False)  # the latest epoch's order
 
     def __post_init__(self) -> None:
@@ -99,10 +104,23 @@ class StepPlan:
     def _order(self, epoch: int) -> np.ndarray:
         if epoch not in self._orders:
             self._orders.clear()
-            num_packs = len(self.packs)
-            shuffled = np.random.default_rng([self.seed, epoch]).permutation(num_packs) if self.shuffle else None
-            self._orders[epoch] = np.arange(num_packs) if shuffled is None else shuffled
+            generator = np.random.default_rng([self.seed, epoch])
+            order = generator.permutation(len(self.packs)) if self.shuffle else np.arange(len(self.packs))
+            self._orders[epoch] = order if self.group_lengths is None else self._grouped(order, generator)
         return self._orders[epoch]
+
+    def _grouped(self, order: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """Sort windows of many steps by length, then shuffle the steps; the short one stays last.
+
+        Windows, not the whole: equal neighbours in one epoch are not always neighbours in the next.
+        """
+        lengths, window = np.asarray(self.group_lengths), WINDOW_STEPS * self._packs_per_step
+        windows = (order[start : start + window] for start in range(0, len(order), window))
+        by_length = np.concatenate([part[np.argsort(-lengths[part], kind="stable")] for part in windows])
+        num_whole = len(order) // self._packs_per_step
+        whole = by_length[: num_whole * self._packs_per_step].reshape(num_whole, self._packs_per_step)
+        steps = generator.permutation(num_whole) if self.shuffle else np.arange(num_whole)
+        return np.concatenate([whole[steps].ravel(), by_length[whole.size :]])
 
 
 def evaluation_batches(

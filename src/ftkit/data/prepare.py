@@ -7,7 +7,7 @@ the store. Every row is accounted for. The result is cached under a name made of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -47,12 +47,21 @@ class Prepared:
     chat_template: str | None
 
 
-def prepare(data: DataSection, tokenizer: Any, *, cache_dir: Path | None, sequence_len: int, seed: int) -> Prepared:
+def prepare(
+    data: DataSection,
+    tokenizer: Any,
+    *,
+    cache_dir: Path | None,
+    sequence_len: int,
+    seed: int,
+    on_progress: Callable[[int], None] = lambda rows: None,
+) -> Prepared:
     """Prepare the data sets of a recipe, or find them prepared.
 
     Args:
         tokenizer: with all tokens added (`load_tokenizer`).
         cache_dir: folder of the cache; None prepares in memory.
+        on_progress: called with the number of rows just done, many times while preparing, never on a cache hit.
 
     Raises:
         DataError: a source, row, template or setting cannot be used, or no document is left.
@@ -61,7 +70,7 @@ def prepare(data: DataSection, tokenizer: Any, *, cache_dir: Path | None, sequen
     entries = [_open_entry(data, dataset, tokenizer) for dataset in data.datasets]
     if not entries:
         raise DataError("the recipe names no data set", where="datasets", help="add datasets: [{path: ..., type: ...}]")
-    job = _Job(data, encoder, sequence_len)
+    job = _Job(data, encoder, sequence_len, on_progress)
     train, train_report = job.run(entries, cache_dir)
     if data.test_datasets:
         tests = [_open_entry(data, dataset, tokenizer) for dataset in data.test_datasets]
@@ -101,7 +110,12 @@ class _Entry:
         rendered = self.renderer.render(_with_system(record, default_system))
         spans = self.rules.of_turns(rendered.text, rendered.turns)
         return Marked(
-            rendered.text, spans, row.where, method=rendered.method, lacks_end=self.rules.lack_end(rendered.turns)
+            rendered.text,
+            spans,
+            row.where,
+            method=rendered.method,
+            lacks_end=self.rules.lack_end(rendered.turns),
+            leaves_out_tools=bool(record.tools) and not self.renderer.template.reads_tools,
         )
 
 
@@ -137,6 +151,7 @@ class _Job:
     data: DataSection
     encoder: FastEncoder
     sequence_len: int
+    on_progress: Callable[[int], None]
 
     def run(self, entries: list[_Entry], cache_dir: Path | None) -> tuple[ExampleStore, PartReport]:
         """One part, from the cache if it is there."""
@@ -175,6 +190,7 @@ class _Job:
         while batch := list(islice(rows, ROWS_PER_BATCH)):
             for marked, encoded in zip(batch, self.encoder.encode(batch), strict=True):
                 self._keep(marked, encoded, account, writer)
+            self.on_progress(len(batch))
         if not account.rows:
             raise DataError("the data set is empty", where=account.path, help="check the path, split and file")
         if not account.documents:
@@ -218,6 +234,7 @@ class _Job:
         for role, count in kept.by_role.items():
             account.trained_tokens[role] = account.trained_tokens.get(role, 0) + count
         account.lacking_end += marked.lacks_end
+        account.tools_left_out += marked.leaves_out_tools
         if marked.method:
             account.methods[marked.method] = account.methods.get(marked.method, 0) + 1
         return writer.add(kept.ids, kept.trained, marked.where)
