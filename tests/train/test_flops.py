@@ -25,10 +25,7 @@ def test_equals_torchs_count_of_matrix_products() -> None:
         net(input_ids=torch.ones(1, 10, dtype=torch.int64), use_cache=False).logits.sum().backward()
     counts = counter.get_flop_counts()["Global"]
     products = sum(count for operation, count in counts.items() if str(operation) in {"aten.mm", "aten.addmm"})
-    first_input = (
-        2 * 10 * 32 * (32 + 16 + 16)
-    )  # nothing below q, k, v of the first layer but the embedding, all trained
-    assert flops_per_token(net) * 10 == pytest.approx(products, abs=first_input)
+    assert flops_per_token(net) * 10 == products
 
 
 def test_frozen_weights_cost_two_thirds() -> None:
