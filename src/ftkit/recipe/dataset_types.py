@@ -67,7 +67,8 @@ def normalise_types(source: Source, *, lenient: bool) -> None:
         for key, why in IDLE.items():
             if entry.get(key) is not None:
                 source.note("no-effect", (*path, key), f"`{key}` has no effect: {why}", severity="note", at_key=True)
-                remove(source, (*path, key))
+                entry.pop(key)
+        prompt_and_completion(source, path, entry)
         if not refuse_pairs(source, path, entry):
             kind = entry.get("type")
             if isinstance(kind, str) and "$" not in kind:
@@ -77,13 +78,26 @@ def normalise_types(source: Source, *, lenient: bool) -> None:
                     unknown_key(source, (*path, "type", key), OWN_KEYS, lenient=lenient)
 
 
+def prompt_and_completion(source: Source, path: Path, entry: dict[str, Any]) -> None:
+    """A pair of columns, prompt and completion, is a format of one's own: the second is trained."""
+    prompt, completion = entry.get("field_prompt"), entry.get("field_completion")
+    if isinstance(prompt, str) and isinstance(completion, str) and entry.get("type") in (None, "completion"):
+        for key in ("field_prompt", "field_completion"):
+            remove(source, (*path, key))
+        formats = {"format": "{instruction}", "no_input_format": "{instruction}"}
+        kind = {"field_instruction": prompt, "field_output": completion, **formats}
+        change(source, (*path, "type"), kind, cause=(*path, "field_prompt"))
+        message = "`field_prompt` and `field_completion` are read as a format of your own under `type`"
+        moved(source, (*path, "field_prompt"), message, "warning")
+
+
 def refuse_pairs(source: Source, path: Path, entry: dict[str, Any]) -> bool:
     """Refuse keys of preference data, once per data set; whether there were any."""
     found = [key for key in entry if key in REFUSED_OF_DATASETS and entry[key] is not None]
     for index, key in enumerate(found):
         if index == 0:
             source.note("refused", (*path, key), f"`{key}`: {PAIRS.reason}", PAIRS.help, at_key=True)
-        remove(source, (*path, key))
+        entry.pop(key)
     return bool(found)
 
 

@@ -65,8 +65,9 @@ def normalise_deepspeed(source: Source) -> None:
             message = f"{value} is not here; ftkit's own configuration of that name is used"
             source.note("deepspeed-file", ("deepspeed",), message, severity="note")
         else:
-            help = f"write the mapping itself, or one of {', '.join(WELL_KNOWN)} with .json"
-            source.note("deepspeed-file", ("deepspeed",), f"there is no file {value}", help)
+            help = f"the run needs it; or write the mapping itself, or one of {', '.join(WELL_KNOWN)} with .json"
+            message = f"there is no file {value} here or beside the recipe"
+            source.note("deepspeed-file", ("deepspeed",), message, help, severity="warning")
 
 
 def deepspeed_config(value: str | Mapping[str, Any], recipe_file: str) -> Mapping[str, Any]:

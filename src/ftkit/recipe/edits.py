@@ -49,8 +49,10 @@ def rename(source: Source, old: Path, new: Path) -> bool:
         if there != value:
             message = f"`{dotted(old)}` is an old name of `{dotted(new)}`, and the two differ"
             source.note("migration-clash", old, message, "keep one of them", at_key=True)
+            take(source.data, old)
+            return False
         remove(source, old)
-        return bool(there == value)
+        return True
     source.edits.append(Edit("rename", old, new))
     take(source.data, old)
     place(source.data, new, value)

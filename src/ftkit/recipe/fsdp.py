@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ftkit.recipe.edits import change, remove, rename
+from ftkit.recipe.edits import change, rename
 from ftkit.recipe.fit import MISFIT, fit, unknown_key
 from ftkit.recipe.source import Source
 
@@ -96,7 +96,7 @@ def check_settings(source: Source, config: dict[str, Any], *, lenient: bool) -> 
             continue
         if key not in SETTINGS and key not in NO_EFFECT:
             unknown_key(source, path, (*SETTINGS, *NO_EFFECT), lenient=lenient)
-            remove(source, path)
+            config.pop(key)
             continue
         fitted = fit(source, SETTINGS.get(key, NO_EFFECT.get(key)), value, path, lenient=lenient)
         if fitted is MISFIT or key in NO_EFFECT:

@@ -8,7 +8,7 @@ from ftkit.recipe.fit import placeholders_within, unknown_key
 from ftkit.recipe.keys import HOLDERS
 from ftkit.recipe.migrations import RESTRUCTURED
 from ftkit.recipe.no_effect import IS_WARNED, NO_EFFECT
-from ftkit.recipe.refused import REFUSED, asks_for_nothing
+from ftkit.recipe.refused import OF_OTHER_TOOLS, REFUSED, asks_for_nothing
 from ftkit.recipe.renames import RENAMED
 from ftkit.recipe.source import Source
 
@@ -17,6 +17,7 @@ PLUGINS = {
     "CutCrossEntropyPlugin": "ftkit picks its fused paths by itself",
     "LigerPlugin": "ftkit picks its fused paths by itself",
     "KernelsPlugin": "ftkit picks its fused paths by itself",
+    "ExpertParallelPlugin": "fsdp and deepspeed shard experts like all other weights",
 }
 KNOWN = (*HOLDERS, *RENAMED, *RESTRUCTURED, *NO_EFFECT, *REFUSED, "plugins")
 
@@ -51,7 +52,8 @@ def refuse(source: Source, key: str, value: Any) -> None:
     if asks_for_nothing(key, value):
         source.note("no-effect", (key,), f"`{key}` is off, and has no effect: {reason}", severity="note", at_key=True)
     else:
-        source.note("refused", (key,), f"`{key}`: {reason}", help, at_key=True)
+        severity = "warning" if key in OF_OTHER_TOOLS else "error"
+        source.note("refused", (key,), f"`{key}`: {reason}", help, severity=severity, at_key=True)
 
 
 def plugins(source: Source, value: Any) -> None:

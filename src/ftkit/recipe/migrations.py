@@ -10,8 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ftkit.catalog import TEMPLATES
 from ftkit.recipe.edits import change, remove, rename, value_at
-from ftkit.recipe.renames import NEWLY_HEARD, OPTIMIZERS_RENAMED, RENAMED, RENAMED_OF_DATASETS
+from ftkit.recipe.renames import (
+    NEWLY_HEARD,
+    OPTIMIZERS_RENAMED,
+    RENAMED,
+    RENAMED_OF_DATASETS,
+    TEMPLATES_OF_MODELS,
+    TEMPLATES_RENAMED,
+)
 from ftkit.recipe.source import Path, Source, dotted
 
 Migration = Callable[[Source], None]
@@ -91,6 +99,53 @@ def base_model_config(source: Source) -> None:
         moved(source, ("base_model_config",), "`base_model_config` repeats `base_model`; it is not needed")
 
 
+def load_4bit(source: Source) -> None:
+    """`load_4bit` is `load_in_4bit`; it went before `load_in_8bit`, which recipes left standing."""
+    wanted = given(source, "load_4bit")
+    if wanted is True and given(source, "load_in_8bit") is True:
+        change(source, ("load_in_8bit",), False)
+        message = "`load_4bit: true` goes before `load_in_8bit: true`, as it did"
+        moved(source, ("load_4bit",), message, "warning")
+    if wanted is not None:
+        renamed(source, ("load_4bit",), ("load_in_4bit",))
+
+
+def half_precision(source: Source) -> None:
+    """`bfloat16` and `float16` asked for the whole model in that precision, `bf16` and `fp16` for computing in it."""
+    for old, new in (("bfloat16", "bf16"), ("float16", "fp16")):
+        wanted = given(source, old)
+        if wanted is True:
+            remove(source, (old,))
+            change(source, (new,), True, cause=(old,))
+            moved(source, (old,), f"`{old}: true` is now `{new}: true`; trained weights stay in 32 bits", "warning")
+        elif wanted is not None:
+            renamed(source, (old,), (new,))
+
+
+def warmup_share(source: Source) -> None:
+    """A share of the run under `warmup_steps`."""
+    steps = as_number(given(source, "warmup_steps"))
+    if steps is not None and 0 < steps < 1 and given(source, "warmup_ratio") is None:
+        rename(source, ("warmup_steps",), ("warmup_ratio",))
+        moved(source, ("warmup_steps",), f"`warmup_steps: {steps:g}` is a share of the run: `warmup_ratio: {steps:g}`")
+
+
+def templates(source: Source) -> None:
+    """Chat templates by their other names, of the recipe and of each data set."""
+    for path in [(), *(path for path, _ in dataset_entries(source))]:
+        where = (*path, "chat_template")
+        name = value_at(source.data, where)
+        if not isinstance(name, str) or name in TEMPLATES:
+            continue
+        if name in TEMPLATES_RENAMED:
+            change(source, where, TEMPLATES_RENAMED[name])
+            moved(source, where, f"chat template {name} is now called {TEMPLATES_RENAMED[name]}")
+        elif name in TEMPLATES_OF_MODELS:
+            change(source, where, "tokenizer_default")
+            message = f"chat template {name} is taken from the model's own tokenizer (tokenizer_default)"
+            moved(source, where, message, "warning")
+
+
 def bnb_config_kwargs(source: Source) -> None:
     """The options of bitsandbytes are keys of their own."""
     options = given(source, "bnb_config_kwargs")
@@ -137,6 +192,9 @@ def max_packed_sequence_len(source: Source) -> None:
     remove(source, ("max_packed_sequence_len",))
     if given(source, "sample_packing") is None:
         change(source, ("sample_packing",), True, cause=("max_packed_sequence_len",))
+    if given(source, "group_by_length") is True:
+        change(source, ("group_by_length",), False)
+        moved(source, ("group_by_length",), "`group_by_length` is not needed: packs have one length", "warning")
     full = given(source, "sequence_len")
     message = "`max_packed_sequence_len` is now `sample_packing: true`, which also keeps documents apart"
     if full != length:
@@ -246,6 +304,10 @@ def as_number(value: Any) -> float | None:
 MIGRATIONS: tuple[Migration, ...] = (
     batch_size,
     base_model_config,
+    load_4bit,
+    half_precision,
+    warmup_share,
+    templates,
     bnb_config_kwargs,
     attention,
     max_packed_sequence_len,
@@ -261,7 +323,9 @@ MIGRATIONS: tuple[Migration, ...] = (
 # Keys that the functions above read, so that they are known, each to the key that stands for it today.
 RESTRUCTURED: Mapping[str, str] = {
     "batch_size": "gradient_accumulation_steps",
-    "base_model_config": "base_model_config",
+    "load_4bit": "load_in_4bit",
+    "float16": "fp16",
+    "bfloat16": "bf16",
     "bnb_config_kwargs": "bnb_4bit_use_double_quant",
     "max_packed_sequence_len": "sample_packing",
     "eta_min": "cosine_min_lr_ratio",

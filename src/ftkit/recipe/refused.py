@@ -29,7 +29,12 @@ ROWS: tuple[tuple[str, str, str], ...] = (
         "train on the chosen answers with datasets of type chat_template, or use another tool for this stage",
         "rl rl_beta dpo_beta dpo_use_weighting dpo_label_smoothing dpo_norm_loss orpo_alpha cpo_alpha simpo_gamma"
         " kto_desirable_weight kto_undesirable_weight trl ebft precompute_ref_log_probs rl_adapter_ref_model"
-        " reward_model process_reward_model center_rewards_coefficient num_labels use_eaft eaft_alpha eaft_k",
+        " reward_model process_reward_model center_rewards_coefficient num_labels",
+    ),
+    (
+        "a loss weighted by entropy (EAFT) is not supported",
+        "remove it to train with the ordinary loss",
+        "use_eaft eaft_alpha eaft_k",
     ),
     (
         "restarts of an adapter (ReLoRA) are not supported",
@@ -69,9 +74,14 @@ ROWS: tuple[tuple[str, str, str], ...] = (
         "s2_attention landmark_attention xpos_rope",
     ),
     (
-        "tensor, context and expert parallelism are not supported yet",
+        "tensor and context parallelism are not supported yet",
         "use fsdp or deepspeed, which shard the model over all processes",
-        "tensor_parallel_size context_parallel_size sequence_parallel_degree expert_parallel_size",
+        "tensor_parallel_size context_parallel_size sequence_parallel_degree",
+    ),
+    (
+        "experts are not spread over processes by themselves",
+        "use fsdp or deepspeed, which shard experts like all other weights",
+        "expert_parallel_size",
     ),
     (
         "optimizers over projected gradients are not supported",
@@ -137,6 +147,8 @@ ROWS: tuple[tuple[str, str, str], ...] = (
 REFUSED: Mapping[str, Refusal] = MappingProxyType(
     {key: Refusal(reason, help) for reason, help, keys in ROWS for key in keys.split()}
 )
+# Sections of other tools: the training itself is the same without them, so they are warnings.
+OF_OTHER_TOOLS = frozenset({"runpod", "vllm", "use_ray", "ray_num_workers", "expert_parallel_size"})
 HARMLESS: Mapping[str, Any] = MappingProxyType(
     {
         "tensor_parallel_size": 1,

@@ -8,7 +8,6 @@ from types import MappingProxyType
 # Top level. Dots go deeper on the right-hand side.
 RENAMED: Mapping[str, str] = MappingProxyType(
     {
-        "load_4bit": "load_in_4bit",
         "evaluation_strategy": "eval_strategy",
         "eval_table_max_new_tokens": "eval_max_new_tokens",
         "eval_dataset": "test_datasets",
@@ -16,8 +15,6 @@ RENAMED: Mapping[str, str] = MappingProxyType(
         "wandb:run_name": "wandb_name",
         "noisy_embedding_alpha": "neftune_noise_alpha",
         "adam_eps": "adam_epsilon",
-        "bfloat16": "bf16",
-        "float16": "fp16",
         "epochs": "num_epochs",
         "model_revision": "revision_of_model",
         "overrides_of_model_config": "model_config",
@@ -54,5 +51,39 @@ OPTIMIZERS_RENAMED: Mapping[str, tuple[str, str]] = MappingProxyType(
         "lion": ("lion_32bit", "the same update"),
         "paged_adamw": ("paged_adamw_32bit", "the same optimizer"),
         "paged_lion": ("paged_lion_32bit", "the same optimizer"),
+    }
+)
+
+# Chat templates by other names; and those that come with the models they belong to, of which ftkit keeps no copy.
+TEMPLATES_RENAMED: Mapping[str, str] = MappingProxyType({"inst": "mistral", "chatml_system": "chatml"})
+TEMPLATES_OF_MODELS = frozenset(
+    {
+        "aya",
+        "cohere",
+        "command_a",
+        "command_a_rag",
+        "command_a_tool_use",
+        "deepseek_v3",
+        "exaone",
+        "exaone4",
+        "falcon_h1",
+        "gemma3n",
+        "gemma4",
+        "gemma4_unified",
+        "glm4",
+        "jamba",
+        "llama3_2_vision",
+        "llama4",
+        "llava",
+        "metharme",
+        "mistral_v2v3",
+        "mistral_v3_tekken",
+        "mistral_v7_tekken",
+        "nemotron_h",
+        "phi_35",
+        "pixtral",
+        "qwen2_vl",
+        "qwen3",
+        "qwen3_5",
     }
 )
