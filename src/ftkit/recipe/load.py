@@ -10,8 +10,8 @@ from ftkit.errors import RecipeError
 from ftkit.recipe.build import build_sections, without_nulls
 from ftkit.recipe.overrides import apply_overrides
 from ftkit.recipe.problems import InvalidRecipe, Problem
-from ftkit.recipe.recipe import SECTIONS, Recipe
-from ftkit.recipe.rules import findings
+from ftkit.recipe.recipe import Recipe
+from ftkit.recipe.rule import check_rules
 from ftkit.recipe.source import Source, read_source
 
 
@@ -19,6 +19,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, lenient: boo
     """Read and check the recipe at `path`.
 
     Args:
+        path: the YAML file.
         overrides: `key=value` words, as on the command line.
         lenient: unknown keys are warnings instead of errors.
 
@@ -39,16 +40,20 @@ def check_recipe(
     if not source.problems or source.data:
         apply_overrides(source, overrides)
         sections: dict[str, Any] = dict(build_sections(source, lenient=lenient))
-        if len(sections) == len(SECTIONS):
-            for finding in findings(sections):
-                key = (finding.key,)
-                problem = source.problem(finding.code, key, finding.message, finding.help, severity=finding.severity)
-                source.problems.append(problem)
+        check_rules(source, sections)
     problems = tuple(sorted(source.problems, key=lambda p: (p.line, p.column)))
     if any(problem.severity == "error" for problem in problems):
         return None, problems
     given = frozenset(without_nulls(source.data))
-    return Recipe(**sections, file=str(path), source_text=source.text, overrides=tuple(overrides), given=given, findings=problems), problems
+    recipe = Recipe(
+        **sections,
+        file=str(path),
+        source_text=source.text,
+        overrides=tuple(overrides),
+        given=given,
+        findings=problems,
+    )
+    return recipe, problems
 
 
 def read_file(path: str | Path) -> Source:

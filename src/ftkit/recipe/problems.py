@@ -49,7 +49,7 @@ class Problem:
         return f"{text}\nhelp: {self.help}" if self.help else text
 
 
-class InvalidRecipe(RecipeError):
+class InvalidRecipe(RecipeError):  # noqa: N818 - the tree has RecipeError already
     """A recipe with at least one error; `problems` holds everything found, warnings and notes too."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:

@@ -80,7 +80,7 @@ class Recipe:
         return flat
 
     def as_yaml(self) -> str:
-        """The recipe as it was run: the file's own text, or, when overrides changed it, every given key with its value."""
+        """The recipe as it was run: the file's own text, or all given keys and values where overrides changed it."""
         if not self.overrides:
             return self.source_text
         import yaml

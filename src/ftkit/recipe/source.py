@@ -60,7 +60,9 @@ class Source:
         """Make a problem about `path`, placed at its value, else at its key, else at its nearest parent."""
         if any(path[:depth] in self.overridden for depth in range(1, len(path) + 1)):
             return Problem(severity, COMMAND_LINE, 0, 0, dotted(path), code, message, help)
-        mark = (self.keys if at_key else self.values).get(path) or self.keys.get(path) or self.nearest(path)
+        key, value = self.keys.get(path), self.values.get(path)
+        block = key is not None and value is not None and value.line != key.line  # a value on lines of its own
+        mark = (key if at_key or block else value) or key or self.nearest(path)
         return Problem(severity, self.file, mark.line, mark.column, dotted(path), code, message, help)
 
     def note(self, code: str, path: Path, message: str, help: str = "", **options: Any) -> None:
