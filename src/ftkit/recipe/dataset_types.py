@@ -48,7 +48,6 @@ OWN_KEYS = (
     "field_input",
     "field_output",
     "field_system",
-    "field",
     "format",
     "no_input_format",
     "system_prompt",
