@@ -142,6 +142,23 @@ def test_no_shards_is_an_error(tmp_path: Path) -> None:
         backend_of(small_net()).load_shards(tmp_path / "shards")
 
 
+def test_shards_that_are_damaged_are_named(tmp_path: Path) -> None:
+    backend = backend_of(small_net())
+    backend.save_shards(tmp_path / "shards")
+    (file,) = (tmp_path / "shards").glob("*.distcp")
+    file.unlink()
+    with pytest.raises(CheckpointError, match="shards: the shards cannot be read, got FileNotFoundError"):
+        backend.load_shards(tmp_path / "shards")
+
+
+def test_shards_that_cannot_be_written_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        CheckpointError, match=r"shards: the shards cannot be written, got (NotADirectory|FileExists)Error"
+    ):
+        backend_of(small_net()).save_shards(tmp_path / "file" / "shards")
+
+
 def test_whole_tensors_come_one_at_a_time_by_name() -> None:
     net = small_net()
     names = ["3.weight", "0.bias"]

@@ -50,8 +50,12 @@ def write_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], na
     places = {id(p): (g, i) for g, group in enumerate(optimizer.param_groups) for i, p in enumerate(group["params"])}
     for name, state in states.items():
         parameter = parameters[name]
-        allocate(optimizer, parameter, *places[id(parameter)])
-        fill(optimizer.state[parameter], state, parameter)
+        group, index = places[id(parameter)]
+        allocate(optimizer, parameter, group, index)
+        options = optimizer.param_groups[group]
+        # torch keeps a step counter on the CPU unless the step is one kernel that reads it
+        counters = parameter.device if options.get("fused") or options.get("capturable") else torch.device("cpu")
+        fill(optimizer.state[parameter], state, parameter.device, counters)
 
 
 def as_tensor(value: Any) -> tuple[str, Tensor]:
@@ -71,8 +75,8 @@ def allocate(optimizer: Optimizer, parameter: nn.Parameter, group: int, index: i
         init_state(optimizer.param_groups[group], parameter, group, index)
 
 
-def fill(state: dict[str, Any], saved: Mapping[str, Any], parameter: nn.Parameter) -> None:
-    """Copy saved values into a state, in place where there is a place."""
+def fill(state: dict[str, Any], saved: Mapping[str, Any], device: torch.device, counters: torch.device) -> None:
+    """Copy saved values into a state, in place where there is a place, else to `device` (numbers to `counters`)."""
     for key, value in saved.items():
         place = state.get(key)
         if not isinstance(value, Tensor):
@@ -80,5 +84,4 @@ def fill(state: dict[str, Any], saved: Mapping[str, Any], parameter: nn.Paramete
         elif isinstance(place, Tensor) and place.shape == value.shape and place.dtype == value.dtype:
             place.copy_(value)
         else:
-            # torch keeps the step counter on the CPU unless it is fused; everything else lies beside the parameter
-            state[key] = value.clone() if value.dim() == 0 else value.to(parameter.device, copy=True)
+            state[key] = value.to(device if value.dim() else counters, copy=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -29,7 +30,7 @@ def save_plain(folder: Path, parameters: Mapping[str, nn.Parameter], optimizer: 
     """Write whole parameters and their optimizer state from one process."""
     state: dict[str, Tensor] = {f"{MODEL}{name}": parameter.detach() for name, parameter in parameters.items()}
     state |= {f"{OPTIMIZER}{name}": tensor for name, tensor in read_state(optimizer, parameters).items()}
-    with alone():
+    with alone(folder, "written"):
         save(state, storage_writer=FileSystemWriter(folder, overwrite=False), no_dist=True)
 
 
@@ -45,18 +46,30 @@ def load_plain(folder: Path, parameters: Mapping[str, nn.Parameter], optimizer: 
     for name, tensor in stored.items():
         if name.startswith(OPTIMIZER):
             state[name] = torch.empty(tensor.size, dtype=tensor.properties.dtype)
-    with alone():
+    with alone(folder, "read"):
         load(state, storage_reader=FileSystemReader(folder), no_dist=True)
     named = {name.removeprefix(OPTIMIZER): tensor for name, tensor in state.items() if name.startswith(OPTIMIZER)}
     write_state(optimizer, parameters, named)
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Without the warning that one process saves or loads alone, which torch gives although `no_dist` asks for it."""
+def alone(folder: Path, verb: str) -> Iterator[None]:
+    """Save or load from one process: without torch's warning that it does, which `no_dist` asked for, with our errors.
+
+    Raises:
+        CheckpointError: a file cannot be written or read. torch's own class for that is no `Exception`.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-        yield
+        try:
+            yield
+        except (CheckpointException, OSError) as failed:
+            cause = next(iter(failed.failures.values()))[0] if isinstance(failed, CheckpointException) else failed
+            raise CheckpointError(
+                f"the shards cannot be {verb}, got {type(cause).__name__}: {cause}",
+                where=str(folder),
+                help="make room on the disk" if verb == "written" else "resume from another checkpoint",
+            ) from failed
 
 
 def stored_tensors(folder: Path) -> dict[str, TensorStorageMetadata]:

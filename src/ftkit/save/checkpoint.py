@@ -62,10 +62,17 @@ class Checkpoints:
             self.extra(partial)
         self.wait_for_all()
         if self.backend.world.is_main:
-            write_record(partial, state, self.identity)
-            sync(partial)
-            put_in_place(partial, final)
-            self.delete_oldest(final)
+            try:
+                write_record(partial, state, self.identity)
+                sync(partial)
+                put_in_place(partial, final)
+                self.delete_oldest(final)
+            except OSError as failed:
+                raise CheckpointError(
+                    f"the checkpoint cannot be written, got {failed.strerror}",
+                    where=str(final),
+                    help="make room on the disk, then resume_from_checkpoint: true",
+                ) from failed
         self.wait_for_all()
         return final
 
