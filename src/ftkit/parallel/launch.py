@@ -9,6 +9,7 @@ import torch
 
 from ftkit.errors import BackendError
 from ftkit.parallel.backend import World
+from ftkit.parallel.launcher import refuse_lost_processes
 
 
 def world_from_environment(environment: Mapping[str, str] | None = None) -> World:
@@ -21,6 +22,8 @@ def world_from_environment(environment: Mapping[str, str] | None = None) -> Worl
         BackendError: a variable is not a number or contradicts another, or there are more processes than devices.
     """
     variables = os.environ if environment is None else environment
+    if environment is None:
+        refuse_lost_processes(variables)
     size = read_number(variables, "WORLD_SIZE", 1, least=1)
     rank = read_number(variables, "RANK", 0, least=0)
     local_size = read_number(variables, "LOCAL_WORLD_SIZE", size, least=1)
