@@ -16,6 +16,7 @@ datasets: [{path: rows.jsonl, type: sharegpt}]
 learning_rate: 2e-4
 load_in_4bit: true
 adapter: qlora
+lora_target_linear: true
 optimizer: paged_adamw_8bit
 bf16: true
 tf32: true

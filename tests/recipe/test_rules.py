@@ -13,8 +13,8 @@ import pytest
 
 from ftkit.recipe import check_recipe
 from ftkit.recipe.render import render
-from ftkit.recipe.rule import RULES, code_of
-from ftkit.recipe.rule.base import Rule
+from ftkit.recipe.rule import RULES
+from ftkit.recipe.rule.base import Rule, code_of
 
 PROBLEMS = Path(__file__).parent / "problems"
 

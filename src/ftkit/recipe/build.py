@@ -16,6 +16,7 @@ from ftkit.recipe.keys import HOLDERS
 from ftkit.recipe.migrations import migrate
 from ftkit.recipe.recipe import SECTIONS
 from ftkit.recipe.section.base import Section
+from ftkit.recipe.sharegpt import normalise_sharegpt
 from ftkit.recipe.source import Source
 
 
@@ -42,6 +43,7 @@ def modernise(source: Source, *, lenient: bool = False) -> None:
     normalise_fsdp(source, lenient=lenient)
     normalise_deepspeed(source)
     normalise_types(source, lenient=lenient)
+    normalise_sharegpt(source)
     judge(source, lenient=lenient)
 
 

@@ -10,14 +10,15 @@ import inspect
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ftkit.recipe.rule import RULES, code_of
+from ftkit.recipe.rule import RULES
+from ftkit.recipe.rule.base import code_of
 
 READING: Mapping[str, str] = MappingProxyType(
     {
         "encoding": "The file is not UTF-8. Editors call the right choice `UTF-8` or `UTF-8 without BOM`.",
         "syntax": (
-            "The file is not YAML. Usual causes: an indentation that does not fit the line above, a tab, a quote that"
-            " is not closed, a value that starts with a backtick, @ or %, or two `key: value` pairs in one line."
+            "The file is not YAML. Usual causes: an indentation that does not fit the line above, a tab, a quote"
+            " that is not closed, a value that starts with a backtick, @ or %, or two `key: value` pairs in one line."
         ),
         "empty": "The file holds no key. A recipe needs `base_model` and `datasets` at least.",
         "not-a-mapping": "The file is YAML, but a list or a single word: a recipe is lines of `key: value`.",
@@ -33,7 +34,7 @@ READING: Mapping[str, str] = MappingProxyType(
             "A key stands twice. Most readers take the last one without a word, so that the first, which may be the one"
             " you see, does nothing. It is an error where the values differ and a warning where they are the same."
         ),
-        "override": "A word after the file is not `key=value`, or its key leads nowhere. Dots go deeper: datasets.0.path.",
+        "override": "A word after the file is not `key=value`, or its key leads nowhere. Dots go deeper.",
         "unknown-key": (
             "No key has this name at this place. Most are misspelt; the nearest real one is suggested. It is never"
             " ignored: a setting you believe in would be missing. With --lenient it is a warning."
@@ -53,7 +54,7 @@ RENEWING: Mapping[str, str] = MappingProxyType(
     {
         "migrated": (
             "The recipe is in an older dialect and was understood. A note: only names changed. A warning: the run"
-            " differs from what the older tool made of it. `ftkit migrate` shows the change, `ftkit migrate --write` makes it."
+            " differs from what the older tool made of it. `ftkit migrate` shows the change, `--write` makes it."
         ),
         "migration-clash": "An old name of a key and its new name both stand there, with different values.",
         "batch-size": (
