@@ -16,15 +16,16 @@ from ftkit.parallel.optimizer_state import read_state, write_state
 from ftkit.recipe.section.optimization import OptimizationSection
 
 CPU = torch.device("cpu")
+on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
 class Quadratic(nn.Module):
     """Squared distance to a target, over a matrix (large enough for 8-bit states) and a vector."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = 64) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.matrix = nn.Parameter(torch.randn(64, 96, generator=generator))
+        self.matrix = nn.Parameter(torch.randn(rows, 96, generator=generator))
         self.vector = nn.Parameter(torch.randn(96, generator=generator))
 
     def forward(self) -> torch.Tensor:
@@ -37,7 +38,8 @@ def section(**keys: Any) -> OptimizationSection:
 
 def build(net: nn.Module, **keys: Any) -> Optimizer:
     chosen = section(**keys)
-    return build_optimizer(chosen, CPU)(build_groups(net, chosen))
+    device = next(net.parameters()).device
+    return build_optimizer(chosen, device)(build_groups(net, chosen))
 
 
 def steps(net: nn.Module, optimizer: Optimizer, count: int) -> None:
@@ -48,22 +50,8 @@ def steps(net: nn.Module, optimizer: Optimizer, count: int) -> None:
         optimizer.step()
 
 
-RATES = {"sgd": 5.0}  # the others' steps do not depend on the gradient's size
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_of_the_catalog_goes_down_a_quadratic(name: str) -> None:
-    net = Quadratic()
-    before = net().item()
-    steps(net, build(net, optimizer=name, learning_rate=RATES.get(name, 0.05)), 30)
-    assert net().item() < 0.8 * before
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_state_of_every_optimizer_goes_through_a_checkpoints_names(name: str) -> None:
-    net = Quadratic()
-    optimizer = build(net, optimizer=name)
-    steps(net, optimizer, 3)
+def resume_and_compare(net: Quadratic, optimizer: Optimizer, name: str) -> None:
+    """Carry the state over to a copy as a checkpoint does; both go on alike."""
     other = copy.deepcopy(net)
     resumed = build(other, optimizer=name)
     write_state(resumed, dict(other.named_parameters()), read_state(optimizer, dict(net.named_parameters())))
@@ -73,9 +61,31 @@ def test_the_state_of_every_optimizer_goes_through_a_checkpoints_names(name: str
     assert torch.equal(net.vector, other.vector)
 
 
+RATES = {"sgd": 5.0}  # the others' steps do not depend on the gradient's size
+
+
+@on_devices
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_torchs_own_state_dict_goes_out_and_in(name: str) -> None:
-    net = Quadratic()
+def test_every_optimizer_of_the_catalog_goes_down_a_quadratic(name: str, device: str) -> None:
+    net = Quadratic().to(device)
+    before = net().item()
+    steps(net, build(net, optimizer=name, learning_rate=RATES.get(name, 0.05)), 30)
+    assert net().item() < 0.8 * before
+
+
+@on_devices
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_state_of_every_optimizer_goes_through_a_checkpoints_names(name: str, device: str) -> None:
+    net = Quadratic().to(device)
+    optimizer = build(net, optimizer=name)
+    steps(net, optimizer, 3)
+    resume_and_compare(net, optimizer, name)
+
+
+@on_devices
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_torchs_own_state_dict_goes_out_and_in(name: str, device: str) -> None:
+    net = Quadratic().to(device)
     optimizer = build(net, optimizer=name)
     steps(net, optimizer, 3)
     other = copy.deepcopy(net)
@@ -85,6 +95,16 @@ def test_torchs_own_state_dict_goes_out_and_in(name: str) -> None:
     steps(other, resumed, 3)
     assert torch.equal(net.matrix, other.matrix)
     assert torch.equal(net.vector, other.vector)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name.startswith("paged")])
+def test_paged_states_go_through_a_checkpoints_names(name: str) -> None:
+    net = Quadratic(rows=2048).to("cuda")  # bitsandbytes pages states of 100,000 numbers and more
+    optimizer = build(net, optimizer=name)
+    steps(net, optimizer, 3)
+    assert optimizer.state[net.matrix]["state1"].is_paged
+    resume_and_compare(net, optimizer, name)
 
 
 def test_eight_bit_states_are_eight_bit() -> None:
