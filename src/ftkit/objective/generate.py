@@ -21,6 +21,8 @@ def answer(
     Args:
         net: a net of transformers with whole weights; it is back in its mode when this returns.
         tokenizer: its chat template, if it has one, makes each prompt a user's turn.
+        prompts: a user's words each.
+        max_new_tokens: longest answer.
         autocast: dtype of products, as in training; None for the parameters' own.
     """
     was_training, kept_cache = net.training, net.config.use_cache
