@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,14 @@ from ftkit.save.checkpoint import Checkpoints
 from ftkit.save.export import export
 from ftkit.save.identity import identity
 from ftkit.train.batches import PlannedBatches, evaluation_source
+from ftkit.train.flops import flops_per_token, peak_flops
 from ftkit.train.loop import Trainer
 from ftkit.train.options import loop_options
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """How numbers are held: `weights` is the dtype of the net's floats, `autocast` that of products (None: the same)."""
+    """How numbers are held: `weights` is the dtype of the net's floats, `autocast` that of products (None: no other)."""
 
     weights: torch.dtype
     autocast: torch.dtype | None
@@ -56,12 +57,14 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the model side gives a run: the plan, the net with weights, the module to call and its optimizer."""
+    """What the model side gives a run: plan, net with weights, the module to call, its optimizer and schedule."""
 
     plan: ModelPlan
     net: PreTrainedModel
     module: nn.Module
     optimizer: Optimizer
+    schedule: Callable[[int], float]
+    flops_per_token: float
 
 
 def precision(recipe: Recipe, *, fast_bf16: bool) -> Precision:
@@ -110,23 +113,22 @@ def default_cache() -> Path:
     return Path(os.environ.get("FTKIT_CACHE") or Path.home() / ".cache" / "ftkit") / "prepared"
 
 
-def load_model(recipe: Recipe, plan: ModelPlan, world: World, backend: Backend, numbers: Precision) -> Loaded:
-    """Build the net on meta, fill it block by block through the backend, and make its optimizer."""
+def load_model(recipe: Recipe, inputs: Inputs, plan: ModelPlan, backend: Backend, numbers: Precision) -> Loaded:
+    """Build the net on meta, fill it block by block through the backend, and make its optimizer.
+
+    Optimizer and schedule are chosen first: what is wrong with their keys is said before any weight is read.
+    """
+    device, training = backend.world.device, recipe.training
+    make_optimizer = build_optimizer(recipe.optimization, device)
+    schedule = build_schedule(recipe.optimization, inputs.steps.num_steps)
     net = build_net(plan, dtype=numbers.weights)
-    recompute = bool(recipe.training.gradient_checkpointing)
-    reentrant = bool(recipe.training.gradient_checkpointing_kwargs.get("use_reentrant", False))
-    checkpoint_blocks(net, enabled=recompute, reentrant=reentrant)
-    fill_root = load_net(
-        net, plan, backend.place_block, device=world.device, dtype=numbers.weights, seed=recipe.training.seed
-    )
-    module, optimizer = backend.finish(
-        net,
-        fill_root,
-        group_builder(recipe.optimization),
-        build_optimizer(recipe.optimization, world.device),
-        recipe.training.max_grad_norm,
-    )
-    return Loaded(plan, net, module, optimizer)
+    flops = flops_per_token(net)
+    reentrant = bool(training.gradient_checkpointing_kwargs.get("use_reentrant", False))
+    checkpoint_blocks(net, enabled=bool(training.gradient_checkpointing), reentrant=reentrant)
+    fill_root = load_net(net, plan, backend.place_block, device=device, dtype=numbers.weights, seed=training.seed)
+    groups = group_builder(recipe.optimization)
+    module, optimizer = backend.finish(net, fill_root, groups, make_optimizer, training.max_grad_norm)
+    return Loaded(plan, net, module, optimizer, schedule, flops)
 
 
 def unquantized_experts(recipe: Recipe, plan: ModelPlan) -> tuple[Substitution, ...]:
@@ -164,13 +166,31 @@ def build_trainer(recipe: Recipe, inputs: Inputs, loaded: Loaded, backend: Backe
     if inputs.prepared.evaluation is not None:
         size = training.eval_batch_size or training.micro_batch_size
         evaluation = evaluation_source(inputs.prepared.evaluation, inputs.evaluation_packs, size, world, pad_id=pad_id)
+    options = loop_options(
+        training,
+        recipe.evaluation,
+        recipe.saving,
+        batches,
+        autocast=numbers.autocast,
+        flops_per_token=loaded.flops_per_token,
+        peak_flops=peak_of(world, numbers),
+    )
     return Trainer(
         loaded.module,
         loaded.optimizer,
         backend,
         batches,
-        loop_options(training, recipe.evaluation, recipe.saving, batches, autocast=numbers.autocast),
-        schedule=build_schedule(recipe.optimization, inputs.steps.num_steps),
+        options,
+        schedule=loaded.schedule,
         evaluation=evaluation,
         checkpoints=checkpoints,
     )
+
+
+def peak_of(world: World, numbers: Precision) -> float | None:
+    """Operations a second of all devices of the run; None where a device's peak is not known."""
+    if world.device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(world.device)
+    one = peak_flops(name, half_precision=numbers.autocast is torch.bfloat16)
+    return None if one is None else one * world.size

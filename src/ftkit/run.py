@@ -14,7 +14,16 @@ from pathlib import Path
 
 import torch
 
-from ftkit.assemble import Inputs, Loaded, build_trainer, load_inputs, load_model, precision, unquantized_experts
+from ftkit.assemble import (
+    Inputs,
+    Loaded,
+    Precision,
+    build_trainer,
+    load_inputs,
+    load_model,
+    precision,
+    unquantized_experts,
+)
 from ftkit.hardware import Substitution, detect_machine, fit_to_machine
 from ftkit.model.embedded import resolve_base_model
 from ftkit.model.plan import ModelPlan, plan_model
@@ -29,7 +38,7 @@ from ftkit.report.plot import LossPlot
 from ftkit.report.run_file import write_run_file
 from ftkit.save.checkpoint import find_checkpoint
 from ftkit.save.export import export
-from ftkit.summary import end_facts, record_of, start_facts
+from ftkit.summary import end_facts, next_steps, record_of, start_facts
 from ftkit.train.events import Listener
 from ftkit.train.loop import Outcome
 
@@ -72,7 +81,7 @@ def run(recipe: Recipe) -> RunResult:
     """
     world = world_from_environment()
     set_threads(world)
-    machine, console, watch = detect_machine(world.size), Console(), Stopwatch()
+    machine, console, watch = detect_machine(world.size), Console(quiet=not world.is_main), Stopwatch()
     effective, substitutions = fit_to_machine(recipe, machine)
     resume = checkpoint_to_resume(effective)
     source = resolve_base_model(effective.model.base_model)
@@ -86,18 +95,18 @@ def run(recipe: Recipe) -> RunResult:
     console.facts("Run", start_facts(effective, inputs, plan, world, numbers))
     backend = SingleBackend(world)
     with watch.phase("load"):
-        loaded = load_model(effective, plan, world, backend, numbers)
+        loaded = load_model(effective, inputs, plan, backend, numbers)
     trainer = build_trainer(effective, inputs, loaded, backend, numbers)
     output = Path(effective.saving.output_dir)
     output.mkdir(parents=True, exist_ok=True)
     (output / "recipe.yml").write_text(recipe.as_yaml(), encoding="utf8")
     trainer.listeners = listeners(output, console, world)
     with watch.phase("answers"):
-        before = [] if resume else answers(effective, inputs, loaded)
+        before = [] if resume else answers(effective, inputs, loaded, numbers)
     with watch.phase("train"):
         outcome = trainer.run(resume)
     with watch.phase("answers"):
-        after = answers(effective, inputs, loaded)
+        after = answers(effective, inputs, loaded, numbers)
     with watch.phase("export"):
         export(backend, loaded.net, output, tokenizer=inputs.tokenizer, adapter=plan.adapter)
     samples = tuple(
@@ -108,6 +117,7 @@ def run(recipe: Recipe) -> RunResult:
     write_run_file(output / "run.json", record_of(effective, inputs, loaded, result, watch.seconds))
     console.samples(samples)
     console.facts("Done", end_facts(effective, result))
+    console.next_steps(next_steps(recipe, result))
     backend.close()
     return result
 
@@ -137,7 +147,9 @@ def listeners(output: Path, console: Console, world: World) -> list[Listener]:
     return [MetricsFile(metrics), console, LossPlot(metrics, output / "loss.png")] if world.is_main else []
 
 
-def answers(recipe: Recipe, inputs: Inputs, loaded: Loaded) -> list[str]:
+def answers(recipe: Recipe, inputs: Inputs, loaded: Loaded, numbers: Precision) -> list[str]:
     """What the net says to the recipe's sample prompts now."""
     prompts, longest = recipe.training.sample_prompts, recipe.evaluation.eval_max_new_tokens
-    return answer(loaded.net, inputs.tokenizer, prompts, max_new_tokens=longest) if prompts else []
+    if not prompts:
+        return []
+    return answer(loaded.net, inputs.tokenizer, prompts, max_new_tokens=longest, autocast=numbers.autocast)

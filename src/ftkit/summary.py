@@ -51,6 +51,17 @@ def end_facts(recipe: Recipe, result: RunResult) -> dict[str, str]:
     return facts
 
 
+def next_steps(recipe: Recipe, result: RunResult) -> list[tuple[str, str]]:
+    """What a user types next, each with its purpose."""
+    folder, base = result.output_dir, recipe.model.base_model
+    if recipe.adapter.adapter:
+        code = f"PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base!r}), {str(folder)!r})"
+    else:
+        code = f"AutoModelForCausalLM.from_pretrained({str(folder)!r})"
+    more = f"ftkit train {recipe.file} num_epochs={recipe.training.num_epochs + 1:g} output_dir={folder}-longer"
+    return [("load it in Python", code), ("train longer", more)]
+
+
 def record_of(
     recipe: Recipe, inputs: Inputs, loaded: Loaded, result: RunResult, timings: dict[str, float]
 ) -> RunRecord:
