@@ -39,7 +39,7 @@ from ftkit.train.options import loop_options
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """How numbers are held: `weights` is the dtype of the net's floats, `autocast` that of products (None: no other)."""
+    """How numbers are held: `weights` is the dtype of the net's floats, `autocast` that of products (or None)."""
 
     weights: torch.dtype
     autocast: torch.dtype | None
