@@ -90,7 +90,7 @@ def run(recipe: Recipe) -> RunResult:
     plan = plan_of(effective, inputs)
     substitutions += unquantized_experts(effective, plan)
     numbers = precision(effective, fast_bf16=machine.bf16)
-    torch.backends.cuda.matmul.allow_tf32 = bool(effective.training.tf32)
+    torch.set_float32_matmul_precision("high" if effective.training.tf32 else "highest")
     console.substitutions([(s.key, s.asked, s.used, s.reason) for s in substitutions])
     console.facts("Run", start_facts(effective, inputs, plan, world, numbers))
     backend = SingleBackend(world)
