@@ -117,5 +117,8 @@ def test_no_library_is_patched(path: Path) -> None:
 
 
 def test_the_check_finds_patches() -> None:
-    code = "import torch\nfrom transformers import Trainer\ntorch.nn.Linear.forward = f\nsetattr(Trainer, 'x', 1)\nexec('')\n"
+    code = (
+        "import torch\nfrom transformers import Trainer\n"
+        "torch.nn.Linear.forward = f\nsetattr(Trainer, 'x', 1)\nexec('')\n"
+    )
     assert len(patches(ast.parse(code))) == 3

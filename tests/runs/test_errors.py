@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tiny import sharegpt_rows, tiny_model
 
 from ftkit.cli.main import main
+from tiny import sharegpt_rows, tiny_model
 
 RECIPE = """base_model: {folder}/model
 datasets:

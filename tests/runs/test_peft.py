@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
-from tiny import sharegpt_rows, tiny_model
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -16,6 +15,7 @@ from ftkit.assemble import Loaded
 from ftkit.model.quantized import QuantizedLinear
 from ftkit.recipe import load_recipe
 from ftkit.run import run
+from tiny import sharegpt_rows, tiny_model
 
 RECIPE = """base_model: {folder}/model
 datasets: [{{path: {folder}/rows.jsonl, type: sharegpt}}]

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
-from tiny import sharegpt_rows, tiny_model
 
 from ftkit.cli.main import main
 from ftkit.errors import CheckpointError
 from ftkit.recipe import load_recipe
 from ftkit.run import run
+from tiny import sharegpt_rows, tiny_model
 
 RECIPE = """base_model: {folder}/model
 datasets:

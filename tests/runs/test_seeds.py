@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tiny import sharegpt_rows, tiny_model
 
 from ftkit.cli.main import main
 from ftkit.errors import RecipeError
 from ftkit.recipe import load_recipe
 from ftkit.run import run
+from tiny import sharegpt_rows, tiny_model
 
 SEEDS = {
     "miqu-70b-qlora-zero2.yml": "llama",

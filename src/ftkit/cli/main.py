@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """Run `run()`; an error a user can mend becomes its message on stderr and its exit code, a bug keeps its traceback."""
+    """Run `run()`; what a user can mend becomes a message on stderr and an exit code, a bug keeps its traceback."""
     try:
         return run()
     except FtkitError as error:

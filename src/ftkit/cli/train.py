@@ -1,4 +1,4 @@
-"""`ftkit train recipe.yml [key=value ...]`, and what `accelerate launch -m ftkit.train` and `torchrun -m ftkit.train` run."""
+"""`ftkit train recipe.yml [key=value ...]`; `accelerate launch -m ftkit.train` and `torchrun -m ftkit.train` run the same."""
 
 from __future__ import annotations
 
