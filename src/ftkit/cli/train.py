@@ -1,4 +1,4 @@
-"""`ftkit train recipe.yml [key=value ...]`; `accelerate launch -m ftkit.train` and `torchrun -m ftkit.train` run the same."""
+"""`ftkit train recipe.yml [key=value ...]`, which accelerate launch and torchrun run as `-m ftkit.train` too."""
 
 from __future__ import annotations
 
