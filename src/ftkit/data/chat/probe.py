@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ftkit.data.chat.environment import BLOCK_END, BLOCK_START, CompiledTemplate, RefusedError
 
@@ -20,6 +21,7 @@ KNOWN_ENDS = (
     "<|return|>", "<|call|>", "</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>",
     "<｜end▁of▁sentence｜>", "[|endofturn|]",
 )  # fmt: skip
+REASONING = "<think>"
 BEFORE, AFTER = "\n \n ", " \n \n"  # white space around the probe's contents
 WORDS = ("qwert", "asdfg", "zxcvb", "poiuy")
 ROLES = ("user", "assistant", "user", "assistant")
@@ -46,6 +48,16 @@ class TemplateHabits:
     keeps_after: frozenset[str] = frozenset()
     wants_parts: bool = False
 
+    @cached_property
+    def openings(self) -> tuple[str, ...]:
+        """What a turn of the model may begin with, the generation prompt first."""
+        bare = self.header.partition(REASONING)[0]  # before reasoning that is not always the same
+        return tuple(dict.fromkeys(literal for literal in (self.opening, self.header, bare) if literal))
+
+    @cached_property
+    def _end(self) -> re.Pattern[str]:
+        return re.compile(rf"\s*(?:{'|'.join(map(re.escape, self.ends))})")
+
     def end_of_turn(self, text: str, start: int, stop: int, *, is_last: bool, search: bool) -> int:
         """Where the turn whose content ends at `start` ends: behind its end-of-turn token, or `start` if it has none.
 
@@ -53,12 +65,9 @@ class TemplateHabits:
             stop: start of the next content; the end must come before.
             search: look beyond other text (a rendered tool call) for the first end.
         """
-        position = start
-        while position < stop and text[position].isspace():
-            position += 1
-        for literal in self.ends:
-            if text.startswith(literal, position) and position + len(literal) <= stop:
-                return position + len(literal)
+        found_here = self._end.match(text, start, stop)
+        if found_here:
+            return found_here.end()
         if self.tail and text.startswith(self.tail, start):
             return start + len(self.tail)
         if search:

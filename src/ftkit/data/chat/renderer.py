@@ -27,7 +27,6 @@ from ftkit.errors import DataError
 
 OPEN, START, END = "\ufdd0", "\ufdd1", "\ufdd2"  # OPEN number START content OPEN number END
 MARK = re.compile(f"{OPEN}(\\d+)([{START}{END}])")
-REASONING = "<think>"
 ANY_MARK = re.compile("[\ufdd0-\ufdd9]")
 
 
@@ -131,13 +130,13 @@ class Renderer:
     ) -> tuple[Turn, ...] | None:
         """Turns from the places of the marks; None if a turn of the model cannot be placed."""
         turns: list[Turn] = []
-        previous = 0
+        stops, previous = self._stops(len(conversation.messages), starts, len(text)), 0
         for number, message in enumerate(conversation.messages):
-            later = (starts[n] for n in range(number + 1, len(conversation.messages)) if n in starts)
-            stop = next(later, len(text))
+            stop = stops[number]
             is_last = number == len(conversation.messages) - 1
             start, content_end = starts.get(number), ends.get(number)
-            if start is not None and content_end is not None:
+            is_padded = message.content[:1].isspace() or message.content[-1:].isspace()
+            if is_padded and start is not None and content_end is not None:
                 before, after = _around(message.content)
                 start -= len(before) if message.role in self.habits.keeps_before else 0
                 content_end += len(after) if message.role in self.habits.keeps_after else 0
@@ -157,6 +156,13 @@ class Renderer:
             previous = end
         return tuple(turns)
 
+    def _stops(self, num_messages: int, starts: Mapping[int, int], end: int) -> list[int]:
+        """For each message where the next content begins that the text holds."""
+        stops = [end] * num_messages
+        for number in range(num_messages - 2, -1, -1):
+            stops[number] = starts.get(number + 1, stops[number + 1])
+        return stops
+
     def _opened(self, text: str, previous: int, stop: int, start: int | None) -> int | None:
         """Where a turn of the model begins: behind the generation prompt, or else behind the model's header.
 
@@ -164,9 +170,8 @@ class Renderer:
             previous, stop: it lies between these.
             start: of its content, where that is known; a generation prompt may reach into it (`<think>`).
         """
-        bare = self.habits.header.partition(REASONING)[0]  # before reasoning that is not always the same
-        for literal in (self.habits.opening, self.habits.header, bare):
-            found = text.find(literal, previous, stop) if literal else -1
+        for literal in self.habits.openings:
+            found = text.find(literal, previous, stop)
             if found >= 0 and (start is None or found <= start):
                 return found + len(literal)
         return start
@@ -227,7 +232,7 @@ def _marked(message: Mapping[str, Any], number: int) -> dict[str, Any]:
     core = content.strip()
     if not core:
         return dict(message)
-    before, after = _around(content)
+    before, after = _around(content) if len(core) < len(content) else ("", "")
     return {**message, "content": f"{before}{OPEN}{number}{START}{core}{OPEN}{number}{END}{after}"}
 
 

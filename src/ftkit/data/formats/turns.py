@@ -76,7 +76,12 @@ class TurnsFormat:
 
     def _unpaired(self, turn: Any) -> list[Any]:
         """The turns of a pair such as `{"human": ..., "assistant": ...}`; anything else as it is."""
-        if not isinstance(turn, Mapping) or not turn or any(key not in self.roles for key in turn):
+        if (
+            not isinstance(turn, Mapping)
+            or self.role_key in turn
+            or not turn
+            or any(key not in self.roles for key in turn)
+        ):
             return [turn]
         return [{self.role_key: role, self.content_key: text} for role, text in turn.items()]
 
@@ -86,8 +91,10 @@ class TurnsFormat:
             if key not in turn and not (key == self.content_key and turn.get("tool_calls")):
                 raise _missing_key(turn, number, key, row)
         role = self._role(turn[self.role_key], number, row)
-        skipped = {self.role_key, self.content_key, *TRAIN_KEYS}
-        extra = {key: value for key, value in turn.items() if key not in skipped and value is not None}
+        extra = {}
+        if len(turn) > 2:
+            skipped = {self.role_key, self.content_key, *TRAIN_KEYS}
+            extra = {key: value for key, value in turn.items() if key not in skipped and value is not None}
         content = turn.get(self.content_key)
         if content is None and turn.get("tool_calls"):
             content = ""
@@ -123,7 +130,7 @@ def _aliases(aliases: Any) -> tuple[str, ...]:
 
 
 def _wish(turn: Mapping[str, Any]) -> bool | None:
-    for key in TRAIN_KEYS:
+    for key in TRAIN_KEYS if len(turn) > 2 else ():
         if isinstance(turn.get(key), bool | int | float):
             return bool(turn[key])
     return None
