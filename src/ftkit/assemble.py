@@ -158,9 +158,7 @@ def build_trainer(recipe: Recipe, inputs: Inputs, loaded: Loaded, backend: Backe
         backend,
         identity(sections, derived),
         limit=recipe.saving.save_total_limit,
-        extra=lambda folder: export(
-            backend, loaded.net, folder, tokenizer=inputs.tokenizer, adapter=loaded.plan.adapter
-        ),
+        extra=lambda folder: export_to(folder, inputs, loaded, backend),
     )
     evaluation = None
     if inputs.prepared.evaluation is not None:
@@ -194,3 +192,10 @@ def peak_of(world: World, numbers: Precision) -> float | None:
     name = torch.cuda.get_device_name(world.device)
     one = peak_flops(name, half_precision=numbers.autocast is torch.bfloat16)
     return None if one is None else one * world.size
+
+
+def export_to(folder: Path, inputs: Inputs, loaded: Loaded, backend: Backend) -> None:
+    """Write the adapter or the model, as it is now, with its tokenizer."""
+    plan = loaded.plan
+    grown = [parameter.name for parameter in plan.parameters() if parameter.stored_rows is not None]
+    export(backend, loaded.net, folder, tokenizer=inputs.tokenizer, adapter=plan.adapter, grown=grown)

@@ -107,8 +107,10 @@ def _precision(recipe: Recipe, machine: Machine) -> Iterator[Change]:
     training = recipe.training
     if training.bf16 is True and not machine.bf16:
         yield "training", {"bf16": False}, Substitution("bf16", "true", "fp32", "this device has no fast bfloat16")
-    if training.fp16 is True and machine.device_type == "cpu":
-        yield "training", {"fp16": False}, Substitution("fp16", "true", "fp32", "half precision needs a GPU")
+    if training.fp16 is True:
+        reason = "gradient scaling comes in a later version" if machine.device_type == "cuda" else "fp16 needs a GPU"
+        used = {"bf16": machine.bf16, "fp16": False}
+        yield "training", used, Substitution("fp16", "true", "bf16" if machine.bf16 else "fp32", reason)
     if training.tf32 is True and machine.device_type == "cpu":
         yield "training", {"tf32": False}, Substitution("tf32", "true", "fp32", "tf32 is a mode of NVIDIA GPUs")
 

@@ -19,6 +19,7 @@ from ftkit.assemble import (
     Loaded,
     Precision,
     build_trainer,
+    export_to,
     load_inputs,
     load_model,
     precision,
@@ -37,7 +38,6 @@ from ftkit.report.metrics import MetricsFile
 from ftkit.report.plot import LossPlot
 from ftkit.report.run_file import write_run_file
 from ftkit.save.checkpoint import find_checkpoint
-from ftkit.save.export import export
 from ftkit.summary import end_facts, next_steps, record_of, start_facts
 from ftkit.train.events import Listener
 from ftkit.train.loop import Outcome
@@ -108,7 +108,7 @@ def run(recipe: Recipe) -> RunResult:
     with watch.phase("answers"):
         after = answers(effective, inputs, loaded, numbers)
     with watch.phase("export"):
-        export(backend, loaded.net, output, tokenizer=inputs.tokenizer, adapter=plan.adapter)
+        export_to(output, inputs, loaded, backend)
     samples = tuple(
         (prompt, before[index] if before else "", after[index])
         for index, prompt in enumerate(effective.training.sample_prompts)

@@ -12,7 +12,7 @@ from ftkit.recipe.overrides import apply_overrides
 from ftkit.recipe.problems import InvalidRecipe, Problem
 from ftkit.recipe.recipe import Recipe
 from ftkit.recipe.rule import check_rules
-from ftkit.recipe.source import Source, read_source
+from ftkit.recipe.source import Source, dotted, read_source
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, lenient: bool = False) -> Recipe:
@@ -51,17 +51,34 @@ def check_recipe(
         source_text=source.text,
         overrides=tuple(overrides),
         given=given,
+        origins={key: origin(source, key) for key in given},
         findings=problems,
     )
     return recipe, problems
 
 
+def origin(source: Source, key: str) -> str:
+    """Where the value of a top-level key comes from, in words."""
+    path = (key,)
+    old = source.renamed.get(path)
+    if any(overridden[:1] == path for overridden in source.overridden):
+        return "command line"
+    if old is not None and old != path:
+        return f"{dotted(old)}, line {source.nearest(old).line}"
+    line = source.nearest(path).line
+    return f"line {line}" if line else "migration"
+
+
 def read_file(path: str | Path) -> Source:
     """Read a recipe's file into a `Source`."""
+    return read_source(str(path), read_content(path))
+
+
+def read_content(path: str | Path) -> bytes:
+    """The bytes of a recipe's file; RecipeError where it cannot be read."""
     try:
-        content = Path(path).read_bytes()
+        return Path(path).read_bytes()
     except FileNotFoundError:
         raise RecipeError("there is no such file", where=str(path), help="check the path of the recipe") from None
     except OSError as bad:
         raise RecipeError(f"the file cannot be read ({bad.strerror})", where=str(path)) from None
-    return read_source(str(path), content)

@@ -46,7 +46,8 @@ class Recipe:
         file: the path it was read from.
         source_text: the file's text, untouched.
         overrides: `key=value` words of the command line.
-        given: YAML keys that the file or the command line set, at top level.
+        given: YAML keys that the file or the command line set, at top level, under today's names.
+        origins: for each of these, `line N`, `command line`, or the old key it was made from.
         findings: warnings and notes that came up while reading.
     """
 
@@ -66,6 +67,7 @@ class Recipe:
     source_text: str = field(default="", compare=False, repr=False)
     overrides: tuple[str, ...] = field(default=(), compare=False, repr=False)
     given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     findings: tuple[Problem, ...] = field(default=(), compare=False, repr=False)
 
     def sections(self) -> dict[str, Section]:
