@@ -57,6 +57,9 @@ RENEWING: Mapping[str, str] = MappingProxyType(
             " differs from what the older tool made of it. `ftkit migrate` shows the change, `--write` makes it."
         ),
         "migration-clash": "An old name of a key and its new name both stand there, with different values.",
+        "not-migrated": (
+            "`ftkit migrate` reads its own result back, and it did not say the same as before. The file stays as it is."
+        ),
         "batch-size": (
             "`batch_size` was the batch of an optimizer step. Accumulation is batch_size / micro_batch_size, which here"
             " is not a whole number."

@@ -1,0 +1,52 @@
+"""`ftkit migrate recipe.yml ...`: an old recipe in today's dialect, as a diff, or written with `--write`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from pathlib import Path
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `migrate` to the commands."""
+    parser = subparsers.add_parser(
+        "migrate",
+        help="rewrite an old recipe in today's dialect",
+        description="Print what changes in a recipe of an older dialect; it means the same before and after.",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="recipes")
+    parser.add_argument("--write", action="store_true", help="change the files")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show or write the migration of every file; return 2 if one of them cannot be read, else 0."""
+    done = [migrate_file(file, write=arguments.write) for file in arguments.files]
+    return 0 if all(done) else 2
+
+
+def migrate_file(file: str, *, write: bool) -> bool:
+    """Migrate one file; whether that was possible."""
+    from ftkit.recipe.load import read_content
+    from ftkit.recipe.migrate import migrate_text
+
+    content = read_content(file)
+    migrated = migrate_text(file, content)
+    errors = [problem for problem in migrated.problems if problem.severity == "error"]
+    for problem in errors:
+        print(problem, file=sys.stderr)
+    old = content.decode("utf-8", "replace")
+    if migrated.text == old.removeprefix("\ufeff"):
+        if not errors:
+            print(f"{file}: nothing to migrate", file=sys.stderr)
+        return not errors
+    for problem in migrated.problems:
+        if problem.severity == "warning":
+            print(f"warning: {problem}", file=sys.stderr)
+    if write:
+        Path(file).write_bytes(migrated.text.encode())
+        print(f"{file}: migrated", file=sys.stderr)
+    else:
+        before, after = old.splitlines(), migrated.text.splitlines()
+        print("\n".join(difflib.unified_diff(before, after, file, f"{file} (migrated)", lineterm="")))
+    return not errors

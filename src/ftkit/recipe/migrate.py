@@ -1,0 +1,52 @@
+"""An old recipe in today's dialect: the same migrations that every reading makes, written into the file's text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ftkit.recipe.build import modernise, without_nulls
+from ftkit.recipe.edits import Edit
+from ftkit.recipe.problems import Problem
+from ftkit.recipe.rewrite import apply_edits
+from ftkit.recipe.source import Source, clean, dotted, read_source
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """The outcome of a migration.
+
+    Args:
+        text: the recipe in today's dialect; the text given where there was nothing to do.
+        problems: what had to be changed, and why nothing could be (a file that is not YAML).
+    """
+
+    text: str
+    problems: tuple[Problem, ...]
+
+
+def migrate_text(file: str, content: bytes | str) -> Migrated:
+    """Return the recipe `content` in today's dialect, its comments and order kept."""
+    source = read_source(file, content)
+    unread = tuple(problem for problem in source.problems if problem.severity == "error")
+    if unread:
+        return Migrated(source.text, unread)
+    before = len(source.problems)
+    modernise(source)
+    wrong = {problem.key for problem in source.problems if problem.severity == "error"}
+    edits: list[Edit] = [edit for edit in source.edits if edit.op != "remove" or dotted(edit.path) not in wrong]
+    if not edits:
+        return Migrated(source.text, ())
+    text = apply_edits(clean(source.text), edits)
+    told = tuple(problem for problem in source.problems[before:] if problem.code in ("migrated", "migration-clash"))
+    if meaning(read_source(file, text)) != without_nulls(source.data):
+        message = "this recipe cannot be rewritten without changing what it says"
+        help = "make the changes by hand; each is named above"
+        return Migrated(source.text, (*told, Problem("error", file, 0, 0, "", "not-migrated", message, help)))
+    return Migrated(text.replace("\n", "\r\n") if "\r\n" in source.text else text, told)
+
+
+def meaning(source: Source) -> Any:
+    """What a recipe says in today's dialect."""
+    modernise(source)
+    return without_nulls(source.data)

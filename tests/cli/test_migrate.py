@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ftkit.cli.main import main
+
+OLD = "# mine\nbase_model: org/model\ndatasets:\n  - path: rows.jsonl\n    type: alpaca\nload_4bit: false  # no\n"
+NEW = OLD.replace("load_4bit", "load_in_4bit")
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "recipe.yml"
+    file.write_text(OLD)
+    return file
+
+
+def test_the_change_is_shown_and_the_file_left_alone(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate", "recipe.yml"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:2] == ["--- recipe.yml", "+++ recipe.yml (migrated)"]
+    assert shown[-2:] == ["-load_4bit: false  # no", "+load_in_4bit: false  # no"]
+    assert recipe.read_text() == OLD
+
+
+def test_write_changes_the_file_once(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate", "recipe.yml", "--write"]) == 0
+    assert recipe.read_text() == NEW
+    assert capsys.readouterr().err == "recipe.yml: migrated\n"
+    assert main(["migrate", "--write", "recipe.yml"]) == 0
+    assert recipe.read_text() == NEW
+    assert capsys.readouterr().err == "recipe.yml: nothing to migrate\n"
+
+
+def test_a_file_that_is_no_yaml_is_an_error(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe.write_text("a: [\n")
+    assert main(["migrate", "recipe.yml"]) == 2
+    assert capsys.readouterr().err.startswith("recipe.yml:2:1: this is not YAML: ")
+    assert main(["migrate", "nowhere.yml"]) == 2
+    assert capsys.readouterr().err == "error: nowhere.yml: there is no such file\nhelp: check the path of the recipe\n"
+
+
+def test_what_a_run_will_do_otherwise_is_said(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe.write_text(OLD + "optimizer: adamw_torch_8bit\n")
+    main(["migrate", "recipe.yml"])
+    warning = "warning: recipe.yml:7:1: optimizer adamw_torch_8bit is adamw_bnb_8bit here: bitsandbytes' 8-bit states"
+    assert capsys.readouterr().err.startswith(warning)
