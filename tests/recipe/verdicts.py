@@ -39,7 +39,9 @@ def verdict(path: Path) -> str:
     """One line about a recipe; it holds no text of the recipe."""
     _, problems = check_recipe(path)
     codes = sorted({problem.code for problem in problems if problem.severity == "error"})
-    refused = {problem.key.split(".")[0] for problem in problems if problem.code == "refused"}
+    refused = {
+        problem.key.split(".")[0] for problem in problems if (problem.code, problem.severity) == ("refused", "error")
+    }
     why = "; ".join(WHY.get(code, "?").format(refused=", ".join(sorted(refused))) for code in codes)
     return "\t".join((f"{path.parent.name}/{path.name}", "error" if codes else "ok", ",".join(codes), why)).rstrip()
 

@@ -7,7 +7,6 @@ meaning is used, and said so. Numbers inside must agree with the recipe's or be 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path as FilePath
 from types import MappingProxyType
@@ -89,6 +88,8 @@ def read_config(path: str, recipe_file: str) -> Mapping[str, Any] | None:
     """The JSON mapping in the file at `path`, relative to here or to the recipe; None where there is no such file."""
     for place in (FilePath(path), FilePath(recipe_file).parent / path):
         if place.is_file():
+            import json  # only recipes that bring such a file need it
+
             config = json.loads(place.read_text(encoding="utf-8"))
             if not isinstance(config, dict):
                 raise ValueError("a mapping is expected")

@@ -27,8 +27,8 @@ WORDS: Mapping[Any, str] = {
     FrozenMap: "a mapping",
 }
 FLAGS = {"true": True, "yes": True, "on": True, "y": True, "false": False, "no": False, "off": False, "n": False}
-PLACEHOLDER = re.compile(r"\$\{\w+\}")  # not `${{`: a template's own
-CLOCK = re.compile(r"[-+]?\d+(:[0-5]?\d)+(\.\d*)?")
+PLACEHOLDER = r"\$\{\w+\}"  # not `${{`: a template's own
+CLOCK = r"[-+]?\d+(:[0-5]?\d)+(\.\d*)?"
 TEXTS_WITH_DOLLARS = frozenset({"chat_template_jinja", "format", "no_input_format"})
 MISFIT: Any = object()  # what `fit` returns after noting a problem
 
@@ -54,8 +54,7 @@ def fit_section(source: Source, kind: type[Section], values: Mapping[str, Any], 
 
 def fit(source: Source, annotation: Any, value: Any, path: Path, *, lenient: bool) -> Any:
     """`value` as `annotation` wants it, or MISFIT after noting why not."""
-    if isinstance(value, str) and PLACEHOLDER.search(value) and path[-1] not in TEXTS_WITH_DOLLARS:
-        placeholder(source, value, path)
+    if isinstance(value, str) and "${" in value and is_placeholder(source, value, path):
         return MISFIT
     for arm in arms(annotation):
         if arm is Any:
@@ -123,19 +122,20 @@ def unknown_key(source: Source, path: Path, known: Iterable[str], *, lenient: bo
     source.note("unknown-key", path, f"no key is called `{key}`", help, severity=severity, at_key=True)
 
 
-def placeholder(source: Source, value: str, path: Path) -> None:
-    """Note a `${NAME}` that nobody filled in."""
-    found = PLACEHOLDER.search(value)
-    shown = found.group() if found else value
+def is_placeholder(source: Source, value: str, path: Path) -> bool:
+    """Note a `${NAME}` that nobody filled in; whether there is one."""
+    found = re.search(PLACEHOLDER, value)
+    if found is None or path[-1] in TEXTS_WITH_DOLLARS:
+        return False
     help = "write the value, or give it on the command line; environment variables are not read from recipes"
-    source.note("placeholder", path, f"{shown} was never filled in", help)
+    source.note("placeholder", path, f"{found.group()} was never filled in", help)
+    return True
 
 
 def placeholders_within(source: Source, value: Any, path: Path) -> bool:
     """Note the placeholders anywhere inside a free mapping; whether there are any."""
-    if isinstance(value, str) and PLACEHOLDER.search(value) and path[-1] not in TEXTS_WITH_DOLLARS:
-        placeholder(source, value, path)
-        return True
+    if isinstance(value, str):
+        return is_placeholder(source, value, path)
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     found = [placeholders_within(source, item, (*path, step)) for step, item in pairs]
     return any(found)
@@ -172,7 +172,7 @@ def hint(annotation: Any, value: Any, path: Path) -> str:
         return "put `- ` before the first key of each item"
     if takes_list and not isinstance(value, list):
         return f"write `{path[-1]}: [{show(value)}]`"
-    if isinstance(value, str) and (int in allowed or float in allowed) and CLOCK.fullmatch(value):
+    if isinstance(value, str) and (int in allowed or float in allowed) and re.fullmatch(CLOCK, value):
         return "some readers take this for a time in base 60; write the number itself"
     if isinstance(value, str) and (int in allowed or float in allowed) and "_" in value:
         return f"write {value.replace('_', '')}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -25,6 +24,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
     A key with one letter wrong, missing, doubled or two swapped is always found; ties go to the same length.
     """
+    import difflib  # only recipes with a mistake need it
+
     candidates = difflib.get_close_matches(word, list(known), n=5, cutoff=0.72)
     return min(candidates, key=lambda c: (edits(word, c), abs(len(c) - len(word)), c)) if candidates else None
 

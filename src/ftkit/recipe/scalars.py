@@ -15,8 +15,9 @@ NULLS = {"", "~", "null", "Null", "NULL"}
 BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 INTEGER = re.compile(r"[-+]?[0-9]+")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-OTHER_BASE = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
-SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+# The rare ones are compiled when the first text looks like them.
+OTHER_BASE = r"0o[0-7]+|0x[0-9a-fA-F]+"
+SPECIAL_FLOAT = r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 
 Scalar = None | bool | int | float | str
 
@@ -31,8 +32,8 @@ def read_scalar(text: str) -> Scalar:
         return int(text)
     if FLOAT.fullmatch(text):
         return float(text)
-    if OTHER_BASE.fullmatch(text):
+    if text.startswith("0") and re.fullmatch(OTHER_BASE, text):
         return int(text, 0)
-    if SPECIAL_FLOAT.fullmatch(text):
+    if "." in text[:2] and re.fullmatch(SPECIAL_FLOAT, text):
         return float(text.replace(".", "", 1))
     return text

@@ -19,13 +19,14 @@ from ftkit.recipe.scalars import read_scalar
 
 Path = tuple[str | int, ...]
 # Spaces of other widths that web pages put where a plain one was typed; one character each, so columns stay right.
-ODD_SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+ODD_SPACES = "[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]"
+INVISIBLE = "[\ufeff\u200b\u2060]"
 # Where a space is part of YAML's own writing, not of a value: at either end of a line, after `:` and `-`, before `#`.
-AROUND = re.compile(r"^\s+|(?<=[:-])[^\S\n]+|[^\S\n]+(?=#|$)", re.MULTILINE)
-TABS = re.compile(r"(?<=[:\-,\[{])[ \t]+|[ \t]+(?=#|$)", re.MULTILINE)
+AROUND = r"(?m)^\s+|(?<=[:-])[^\S\n]+|[^\S\n]+(?=#|$)"
+TABS = r"(?m)(?<=[:\-,\[{])[ \t]+|[ \t]+(?=#|$)"
+FENCE = r"(?m)^\s*(```|~~~)\s*(ya?ml)?\s*$"
 MAX_VALUES = 100_000  # a few aliases of aliases unfold to billions
 INVISIBLE = re.compile("[\ufeff\u200b\u2060]")
-FENCE = re.compile(r"^\s*(```|~~~)\s*(ya?ml)?\s*$", re.MULTILINE)
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -102,14 +103,14 @@ def read_source(file: str, content: bytes | str) -> Source:
 def compose(source: Source) -> yaml.Node | None:
     """The tree of YAML nodes of `source.text`; None for a text without content."""
     text = clean(source.text)
-    if text != source.text and ODD_SPACES.search(source.text):
+    if not source.text.isascii():
         note_odd_spaces(source)
     try:
         return yaml.compose(text, Loader=Loader)
     except yaml.YAMLError:
         if "\t" not in text:
             raise
-        return yaml.compose(TABS.sub(lambda tabs: " " * len(tabs.group()), text), Loader=Loader)
+        return yaml.compose(re.sub(TABS, lambda tabs: " " * len(tabs.group()), text), Loader=Loader)
 
 
 def read_node(source: Source, node: yaml.Node | None) -> None:
@@ -134,19 +135,27 @@ def read_node(source: Source, node: yaml.Node | None) -> None:
 def clean(text: str) -> str:
     """Put plain characters where pasting left odd ones, without moving any line; odd spaces inside values stay."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    text = AROUND.sub(lambda spaces: ODD_SPACES.sub(" ", spaces.group()), text)
-    return FENCE.sub("", INVISIBLE.sub("", text))
+    if not text.isascii():
+        text = re.sub(AROUND, lambda spaces: re.sub(ODD_SPACES, " ", spaces.group()), text)
+        text = re.sub(INVISIBLE, "", text)
+    return re.sub(FENCE, "", text) if "```" in text or "~~~" in text else text
 
 
 def note_odd_spaces(source: Source) -> None:
     """Say that spaces of a web page were read as plain ones."""
-    first = ODD_SPACES.search(source.text)
-    assert first is not None
-    line = source.text.count("\n", 0, first.start()) + 1
-    column = first.start() - (source.text.rfind("\n", 0, first.start()) + 1) + 1
-    message = f"a space that is not a plain one (U+{ord(first.group()):04X}) is read as a plain one"
+    first = next((m for around in re.finditer(AROUND, source.text) for m in odd_spaces(around)), None)
+    if first is None:
+        return
+    line = source.text.count("\n", 0, first) + 1
+    column = first - source.text.rfind("\n", 0, first)
+    message = f"a space that is not a plain one (U+{ord(source.text[first]):04X}) is read as a plain one"
     help = "it comes from a web page; type the space again"
     source.problems.append(Problem("note", source.file, line, column, "", "odd-space", message, help))
+
+
+def odd_spaces(around: re.Match[str]) -> list[int]:
+    """Where in the text the odd ones among these spaces are."""
+    return [around.start() + found.start() for found in re.finditer(ODD_SPACES, around.group())]
 
 
 class TooLargeError(Exception):

@@ -1,7 +1,5 @@
 """The adapter that is trained beside a frozen model."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """How a run is spread over processes."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from ftkit.recipe.section.base import Section

@@ -1,7 +1,5 @@
 """What is trained on: data sets, chat templates, masks, packing."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """When and on what is evaluated."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

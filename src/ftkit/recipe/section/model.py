@@ -1,7 +1,5 @@
 """Which model is trained."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from ftkit.recipe.section.base import Section

@@ -1,7 +1,5 @@
 """Optimizer and learning rate."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from ftkit.recipe.section.base import Section

@@ -1,7 +1,5 @@
 """How frozen weights are stored."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

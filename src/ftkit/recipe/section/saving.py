@@ -1,7 +1,5 @@
 """What is written, where and when."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

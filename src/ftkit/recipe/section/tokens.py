@@ -1,7 +1,5 @@
 """The tokenizer and the tokens a recipe adds to it."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from ftkit.recipe.section.base import Section
@@ -28,7 +26,7 @@ class TokenSection(Section):
         default=None, description="Folder or hub id of the tokenizer, if not the model's."
     )
     tokenizer_use_fast: bool | None = Field(default=None, description="Use the fast tokenizer.")
-    special_tokens: SpecialTokens = Field(default_factory=SpecialTokens, description="Special tokens.")
+    special_tokens: SpecialTokens = Field(default_factory=SpecialTokens.model_construct, description="Special tokens.")
     tokens: tuple[str, ...] = Field(default=(), description="Tokens to add.")
     resize_token_embeddings_to_32x: bool = Field(
         default=False, description="Round a grown vocabulary up to a multiple of 32."

@@ -1,7 +1,5 @@
 """Where a run is reported to."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Batch sizes, length, precision."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field
