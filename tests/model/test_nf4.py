@@ -50,6 +50,21 @@ def test_bytes_and_values_are_those_of_bitsandbytes(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bytes_are_equal_on_borders_zeros_and_extremes(dtype: torch.dtype) -> None:
+    values = bnb.functional.get_4bit_type("nf4", device="cpu")
+    between = (values[1:] + values[:-1]) / 2
+    hard = torch.cat(
+        [values, between, between.nextafter(torch.ones(15)), between.nextafter(-torch.ones(15)), -values[:3]]
+    )
+    scales = torch.tensor([1.0, 0.5, 3e-39, 1e-30, 1e30, 0.0, 7.0, 1 / 3])
+    weight = (hard[None] * scales[:, None]).to(dtype).repeat(64, 1)
+    packed, state = quantize_4bit(weight, quant_type="nf4", compress_statistics=True)
+    layer = quantized(weight)
+    assert torch.equal(layer.weight, packed.view(-1))
+    assert torch.equal(layer.absmax, state.absmax)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_output_and_input_gradient_equal_those_of_linear4bit(dtype: torch.dtype) -> None:
     weight, bias = torch.randn(40, 96, dtype=dtype), torch.randn(40, dtype=dtype)
     theirs = bnb.nn.Linear4bit(96, 40, compute_dtype=dtype, quant_type="nf4")

