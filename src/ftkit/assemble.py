@@ -126,7 +126,7 @@ def load_model(recipe: Recipe, inputs: Inputs, plan: ModelPlan, backend: Backend
     reentrant = bool(training.gradient_checkpointing_kwargs.get("use_reentrant", False))
     checkpoint_blocks(net, enabled=bool(training.gradient_checkpointing), reentrant=reentrant)
     fill_root = load_net(net, plan, backend.place_block, device=device, dtype=numbers.weights, seed=training.seed)
-    groups = group_builder(recipe.optimization)
+    groups = group_builder(recipe.optimization, recipe.adapter)
     module, optimizer = backend.finish(net, fill_root, groups, make_optimizer, training.max_grad_norm)
     return Loaded(plan, net, module, optimizer, schedule, flops)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ftkit.errors import RecipeError
 from ftkit.recipe import Recipe
+from ftkit.unserved import listed, refuse_unserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,6 @@ PAGED = {
     "paged_adamw_32bit": "adamw_torch",
     "paged_lion_8bit": "lion_8bit",
     "paged_lion_32bit": "lion_32bit",
-    "paged_adamw": "adamw_torch",
-    "paged_lion": "lion_32bit",
 }
 
 
@@ -61,8 +60,9 @@ def fit_to_machine(recipe: Recipe, machine: Machine) -> tuple[Recipe, tuple[Subs
     """Return the recipe as this machine can run it, and every change that was needed.
 
     Raises:
-        RecipeError: `strict: true` and at least one key cannot be honoured.
+        RecipeError: `strict: true` and at least one key cannot be honoured; or a key that is not served yet.
     """
+    refuse_unserved(recipe)
     substitutions: list[Substitution] = []
     for rule in RULES:
         for section, fields, substitution in rule(recipe, machine):
@@ -136,13 +136,9 @@ def _sharding(recipe: Recipe, machine: Machine) -> Iterator[Change]:
         yield "backend", {"fsdp": ()}, Substitution("fsdp", asked, "one process, nothing sharded", reason)
 
 
-def _trackers(recipe: Recipe, machine: Machine) -> Iterator[Change]:
-    tracking, reason = recipe.tracking, "trackers come in a later version"
-    if tracking.wandb_project:
-        used = "metrics.jsonl and loss.png"
-        yield "tracking", {}, Substitution("wandb_project", tracking.wandb_project, used, reason)
-    if tracking.use_tensorboard:
-        yield "tracking", {}, Substitution("use_tensorboard", "true", "metrics.jsonl and loss.png", reason)
+def _unserved(recipe: Recipe, machine: Machine) -> Iterator[Change]:
+    for key, asked, used in listed(recipe):
+        yield "general", {}, Substitution(key, asked, used, "comes in a later version")
 
 
-RULES: tuple[Rule, ...] = (_attention, _precision, _paged_optimizer, _sharding, _trackers)
+RULES: tuple[Rule, ...] = (_attention, _precision, _paged_optimizer, _sharding, _unserved)
