@@ -52,6 +52,6 @@ def test_a_key_that_changes_what_is_learned_is_refused(tmp_path: Path) -> None:
 
 def test_a_key_of_convenience_is_listed(tmp_path: Path) -> None:
     file = tmp_path / "recipe.yml"
-    file.write_text(TEXT + "group_by_length: true\n", encoding="utf8")
+    file.write_text(TEXT + "save_only_model: true\n", encoding="utf8")
     _, substitutions = fit_to_machine(load_recipe(file), Machine("cpu", bf16=False))
-    assert [(s.key, s.asked) for s in substitutions] == [("group_by_length", "true")]
+    assert [(s.key, s.asked) for s in substitutions] == [("save_only_model", "true")]

@@ -87,6 +87,7 @@ def load_inputs(recipe: Recipe, world: World, source: str) -> Inputs:
     prepared = prepare(data, tokenizer, cache_dir=cache, sequence_len=data.sequence_len, seed=training.seed)
     if prepared.chat_template is not None:
         tokenizer.chat_template = prepared.chat_template  # what is trained on is what answers are asked and saved with
+    grouped = data.group_by_length and not data.sample_packing
     steps = StepPlan(
         packs_of(prepared.train, data.sequence_len, packed=data.sample_packing),
         micro_batch_size=training.micro_batch_size,
@@ -96,6 +97,7 @@ def load_inputs(recipe: Recipe, world: World, source: str) -> Inputs:
         num_epochs=training.num_epochs,
         max_steps=training.max_steps,
         shuffle=data.shuffle_merged_datasets,
+        group_lengths=prepared.train.lengths if grouped else None,
     )
     packed = data.sample_packing if data.eval_sample_packing is None else data.eval_sample_packing
     held_out = prepared.evaluation

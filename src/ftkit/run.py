@@ -38,7 +38,7 @@ from ftkit.report.metrics import MetricsFile
 from ftkit.report.plot import LossPlot
 from ftkit.report.run_file import write_run_file
 from ftkit.save.checkpoint import find_checkpoint
-from ftkit.summary import end_facts, next_steps, record_of, start_facts
+from ftkit.summary import end_facts, next_steps, record_of, start_facts, warnings_of
 from ftkit.train.events import Listener
 from ftkit.train.loop import Outcome
 
@@ -93,6 +93,11 @@ def run(recipe: Recipe) -> RunResult:
     torch.set_float32_matmul_precision("high" if effective.training.tf32 else "highest")
     console.substitutions([(s.key, s.asked, s.used, s.reason) for s in substitutions])
     console.facts("Run", start_facts(effective, inputs, plan, world, numbers))
+    for finding in effective.findings:
+        if finding.severity == "warning":
+            console.say(f"warning: {finding}")
+    for text in warnings_of(inputs.prepared.report):
+        console.say(f"warning: {text}")
     backend = SingleBackend(world)
     with watch.phase("load"):
         loaded = load_model(effective, inputs, plan, backend, numbers)

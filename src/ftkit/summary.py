@@ -14,6 +14,7 @@ from ftkit.report.run_file import RunRecord
 
 if TYPE_CHECKING:
     from ftkit.assemble import Inputs, Loaded, Precision
+    from ftkit.data.accounts import PrepareReport
     from ftkit.run import RunResult
 
 
@@ -35,6 +36,24 @@ def start_facts(recipe: Recipe, inputs: Inputs, plan: ModelPlan, world: World, n
         "device": f"{world.device}, {torch.get_num_threads()} threads, weights in {short(numbers.weights)}{products}",
         "output": recipe.saving.output_dir,
     }
+
+
+def warnings_of(report: PrepareReport) -> list[str]:
+    """What a person should know of the prepared data before it is trained on."""
+    sets = report.train.sets + (report.evaluation.sets if report.evaluation else ())
+    found = []
+    for account in sets:
+        if account.lacking_end:
+            found.append(
+                f"{account.path}: {account.lacking_end} documents have a trained turn without an end-of-turn token"
+            )
+        if account.tools_left_out:
+            found.append(
+                f"{account.path}: the chat template leaves out the tools of {account.tools_left_out} documents"
+            )
+        if account.truncated:
+            found.append(f"{account.path}: {account.truncated} documents were cut to sequence_len")
+    return found
 
 
 def end_facts(recipe: Recipe, result: RunResult) -> dict[str, str]:

@@ -19,7 +19,6 @@ LISTED: Mapping[str, str] = MappingProxyType(
     {
         "fp8": "products in the precision of the weights",
         "activation_offloading": "activations stay on the device",
-        "group_by_length": "documents in seeded random order; without padding, length costs nothing",
         "use_wandb": "metrics.jsonl and loss.png",
         "wandb_project": "metrics.jsonl and loss.png",
         "use_tensorboard": "metrics.jsonl and loss.png",
