@@ -15,6 +15,7 @@ from ftkit.recipe.rule.base import code_of
 
 READING: Mapping[str, str] = MappingProxyType(
     {
+        "unreadable": "There is no such file, or it cannot be opened.",
         "encoding": "The file is not UTF-8. Editors call the right choice `UTF-8` or `UTF-8 without BOM`.",
         "syntax": (
             "The file is not YAML. Usual causes: an indentation that does not fit the line above, a tab, a quote"

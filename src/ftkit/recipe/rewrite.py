@@ -102,7 +102,7 @@ class Draft:
 
     def take_comments(self, path: Path) -> list[str]:
         """Cut out the comments right above a nested key, which are about it."""
-        entry, above = self.entry(path), []
+        entry, above = self.entry(path), list[str]()
         while entry is not None and len(path) > 1 and self.is_block(path):
             line = self.lines[entry.first - 1]
             if not line.strip().startswith("#") or "- " in self.lines[entry.first][: entry.key.start_mark.column]:
