@@ -39,29 +39,34 @@ def value_at(data: Any, path: Path) -> Any:
 def rename(source: Source, old: Path, new: Path) -> bool:
     """Move the value at `old` to `new`.
 
-    If `new` already has a value, the two must agree: then `old` goes; else that is an error and nothing moves.
+    If `new` has a value too, the command line goes before the file; else the two must agree, or that is an error.
 
     Returns:
-        whether `new` now holds the value.
+        whether `new` now holds what it should.
     """
     value, there = value_at(source.data, old), value_at(source.data, new)
-    if there is not None:
-        if there != value:
-            message = f"`{dotted(old)}` is an old name of `{dotted(new)}`, and the two differ"
-            source.note("migration-clash", old, message, "keep one of them", at_key=True)
-            take(source.data, old)
-            return False
+    if there is not None and (there == value or is_overridden(source, new)):
         remove(source, old)
         return True
+    if there is not None and not is_overridden(source, old):
+        message = f"`{dotted(old)}` is an old name of `{dotted(new)}`, and the two differ"
+        source.note("migration-clash", old, message, "keep one of them", at_key=True)
+        take(source.data, old)
+        return False
     source.edits.append(Edit("rename", old, new))
     take(source.data, old)
     place(source.data, new, value)
     for marks in (source.keys, source.values, source.raw):
         move(marks, old, new)
-    if any(old[:depth] in source.overridden for depth in range(1, len(old) + 1)):
+    if is_overridden(source, old):
         source.overridden.add(new)
     source.renamed[new] = old
     return True
+
+
+def is_overridden(source: Source, path: Path) -> bool:
+    """Whether the command line gave the value at `path`."""
+    return any(path[:depth] in source.overridden for depth in range(1, len(path) + 1))
 
 
 def change(source: Source, path: Path, value: Any, *, cause: Path | None = None) -> None:

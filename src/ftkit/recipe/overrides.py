@@ -23,7 +23,7 @@ def apply_overrides(source: Source, overrides: Sequence[str]) -> None:
             refuse(source, word, f"an override reads key=value, got {word!r}")
             continue
         try:
-            value = read_value(text)
+            value, raw = read_value(text)
         except yaml.YAMLError:
             refuse(source, word, f"the value of {key} is not YAML, got {text!r}")
             continue
@@ -31,12 +31,15 @@ def apply_overrides(source: Source, overrides: Sequence[str]) -> None:
             refuse(source, word, f"there is no place called {key}")
             continue
         source.overridden.add(path)
+        source.raw.pop(path, None)
+        source.raw |= {path + inner: written for inner, written in raw.items()}
 
 
-def read_value(text: str) -> Any:
-    """A YAML value by the same rules as the file's; None for nothing."""
+def read_value(text: str) -> tuple[Any, dict[Path, str]]:
+    """A YAML value by the same rules as the file's (None for nothing), and its numbers as written."""
     node = yaml.compose(text, Loader=Loader)
-    return None if node is None else Reader(Source(COMMAND_LINE, text)).value(node, ())
+    source = Source(COMMAND_LINE, text)
+    return (None if node is None else Reader(source).value(node, ())), source.raw
 
 
 def put(data: Any, path: Path, value: Any) -> bool:

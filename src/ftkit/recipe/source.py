@@ -26,7 +26,6 @@ AROUND = r"(?m)^\s+|(?<=[:-])[^\S\n]+|[^\S\n]+(?=#|$)"
 TABS = r"(?m)(?<=[:\-,\[{])[ \t]+|[ \t]+(?=#|$)"
 FENCE = r"(?m)^\s*(```|~~~)\s*(ya?ml)?\s*$"
 MAX_VALUES = 100_000  # a few aliases of aliases unfold to billions
-INVISIBLE = re.compile("[\ufeff\u200b\u2060]")
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
