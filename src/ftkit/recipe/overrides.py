@@ -5,6 +5,7 @@ Dots go deeper (`datasets.0.path=my.jsonl`), values are read as YAML, and nothin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,13 +19,13 @@ def apply_overrides(source: Source, overrides: Sequence[str]) -> None:
     """Change `source.data` by each override in turn; one that cannot be read is a problem named `command line`."""
     for word in overrides:
         key, equals, text = word.partition("=")
-        path = tuple(int(step) if step.isdigit() else step for step in key.strip().split("."))
+        path = tuple(int(step) if re.fullmatch("[0-9]{1,9}", step) else step for step in key.strip().split("."))
         if not equals or not all(str(step) for step in path):
             refuse(source, word, f"an override reads key=value, got {word!r}")
             continue
         try:
             value, raw = read_value(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             refuse(source, word, f"the value of {key} is not YAML, got {text!r}")
             continue
         if not put(source.data, path, value):

@@ -100,7 +100,7 @@ def conversation_without_turns(r: View) -> Found:
 
 def roles_and_inputs(r: View) -> Found:
     """`train_on_inputs: true` trains every turn, `roles_to_train` some of them."""
-    if r.train_on_inputs and r.gives("roles_to_train"):
+    if r.train_on_inputs and r.roles_to_train != ("assistant",):
         message = "train_on_inputs: true trains every role, roles_to_train only some"
         yield error("roles_to_train", message, "take train_on_inputs out")
 
