@@ -1,10 +1,13 @@
 """Values and their keys' types: what is read kindly, what is refused, and in which words."""
 
+import copy
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ftkit.recipe.build import build_sections, without_nulls
+from ftkit.recipe.judge import KNOWN
 from ftkit.recipe.recipe import SECTIONS
 from ftkit.recipe.source import Source, read_source
 
@@ -168,3 +171,17 @@ def test_any_values_give_sections_or_problems(value):
 
 def test_nulls_go_at_any_depth_but_stay_in_lists():
     assert without_nulls({"a": None, "b": {"c": None}, "d": [None, {"e": None}]}) == {"b": {}, "d": [None, {}]}
+
+
+ODD = [True, 0, -1, 1.5, float("inf"), float("nan"), 10**400, "x", "", "${A}", [], {}, [None], [1], [{}], [[]]]
+ODDER = [{"a": None}, {"a": {"b": [1]}}, {"": 0}, [{"path": "x", "type": []}], ["x", {"x": 1}], {"zero_stage": "x"}]
+
+
+@pytest.mark.parametrize("key", sorted(KNOWN))
+def test_any_value_of_any_key_gives_sections_or_an_error(key):
+    for value in (*ODD, *ODDER):
+        for data in ({"base_model": "m", key: value}, {"base_model": "m", "datasets": [{"path": "x", key: value}]}):
+            source = Source("r.yml", "", copy.deepcopy(data))
+            sections = build_sections(source)
+            assert len(sections) == len(SECTIONS) or any(problem.severity == "error" for problem in source.problems)
+            assert all(hash(section) is not None for section in sections.values())

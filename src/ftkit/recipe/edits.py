@@ -98,12 +98,18 @@ def take(data: Any, path: Path) -> None:
 
 
 def place(data: Any, path: Path, value: Any) -> None:
-    """Put `value` at `path`, making mappings on the way (also where a null stands)."""
+    """Put `value` at `path`, making mappings on the way (also where a null stands).
+
+    Where something else stands in the way nothing is put: that value is of the wrong kind, an error of its own.
+    """
     for step in path[:-1]:
         if isinstance(data, dict) and data.get(step) is None:
             data[step] = {}
         data = data[step]
-    data[path[-1]] = value
+        if not isinstance(data, dict | list):
+            return
+    if isinstance(data, dict):
+        data[path[-1]] = value
 
 
 def move(marks: dict[Path, Any], old: Path, new: Path) -> None:

@@ -7,8 +7,8 @@ a quarter of its time. A test holds that both agree.
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin
@@ -30,6 +30,7 @@ FLAGS = {"true": True, "yes": True, "on": True, "y": True, "false": False, "no":
 PLACEHOLDER = r"\$\{\w+\}"  # not `${{`: a template's own
 CLOCK = r"[-+]?\d+(:[0-5]?\d)+(\.\d*)?"
 TEXTS_WITH_DOLLARS = frozenset({"chat_template_jinja", "format", "no_input_format"})
+LARGEST = sys.float_info.max
 MISFIT: Any = object()  # what `fit` returns after noting a problem
 
 
@@ -84,7 +85,7 @@ def fit_scalar(allowed: Iterable[Any], value: Any, raw: str | None) -> Any:
     if type(value) in (bool, int) and type(value) in allowed:
         return value
     if isinstance(value, float) and float in allowed:
-        return value if math.isfinite(value) else MISFIT
+        return value if abs(value) <= LARGEST else MISFIT
     for arm in allowed:
         if get_origin(arm) is Literal:
             choice = next((choice for choice in get_args(arm) if same_choice(choice, value)), MISFIT)
@@ -93,7 +94,7 @@ def fit_scalar(allowed: Iterable[Any], value: Any, raw: str | None) -> Any:
     if bool in allowed and isinstance(value, str) and value.lower() in FLAGS:
         return FLAGS[value.lower()]
     number = read_scalar(value.strip()) if isinstance(value, str) else value
-    if isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number):
+    if isinstance(number, int | float) and not isinstance(number, bool) and abs(number) <= LARGEST:
         if int in allowed and number == int(number):
             return int(number)
         if float in allowed:

@@ -82,8 +82,9 @@ def strip_prefixes(source: Source, config: dict[str, Any]) -> None:
 
 def check_settings(source: Source, config: dict[str, Any], *, lenient: bool) -> None:
     """Refuse unknown settings and values of the wrong kind; name those without effect, once."""
-    if config.get("sharding_strategy") in STRATEGY_NUMBERS:
-        change(source, ("fsdp_config", "sharding_strategy"), STRATEGY_NUMBERS[config["sharding_strategy"]])
+    number = config.get("sharding_strategy")
+    if isinstance(number, int) and number in STRATEGY_NUMBERS:
+        change(source, ("fsdp_config", "sharding_strategy"), STRATEGY_NUMBERS[number])
     idle = [key for key in config if key in NO_EFFECT and config[key] is not None]
     if idle:
         message = (

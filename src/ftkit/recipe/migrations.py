@@ -242,7 +242,7 @@ def trackers(source: Source) -> None:
     report = given(source, "report_to")
     for name in [report] if isinstance(report, str) else report if isinstance(report, list) else []:
         keys = {"none": ("use_wandb", False), "wandb": ("use_wandb", True), "tensorboard": ("use_tensorboard", True)}
-        if name in keys:
+        if isinstance(name, str) and name in keys:
             key, value = keys[name]
             change(source, (key,), value, cause=("report_to",))
             moved(source, ("report_to",), f"`report_to: {name}` is now `{key}: {str(value).lower()}`")
@@ -297,7 +297,7 @@ def as_number(value: Any) -> float | None:
     """A number, also one written as text."""
     try:
         return None if isinstance(value, bool | dict | list) or value is None else float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

@@ -15,6 +15,7 @@ NULLS = {"", "~", "null", "Null", "NULL"}
 BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 INTEGER = re.compile(r"[-+]?[0-9]+")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+MAX_DIGITS = 4000  # Python refuses to read more than 4300
 # The rare ones are compiled when the first text looks like them.
 OTHER_BASE = r"0o[0-7]+|0x[0-9a-fA-F]+"
 SPECIAL_FLOAT = r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
@@ -29,7 +30,7 @@ def read_scalar(text: str) -> Scalar:
     if text in BOOLEANS:
         return BOOLEANS[text]
     if INTEGER.fullmatch(text):
-        return int(text)
+        return int(text) if len(text) < MAX_DIGITS else text
     if FLOAT.fullmatch(text):
         return float(text)
     if text.startswith("0") and re.fullmatch(OTHER_BASE, text):
