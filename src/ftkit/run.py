@@ -122,7 +122,7 @@ def run(recipe: Recipe) -> RunResult:
     write_run_file(output / "run.json", record_of(effective, inputs, loaded, result, watch.seconds))
     console.samples(samples)
     console.facts("Done", end_facts(effective, result))
-    console.next_steps(next_steps(recipe, result))
+    console.next_steps(next_steps(recipe, plan, result))
     backend.close()
     return result
 

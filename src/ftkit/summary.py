@@ -24,12 +24,13 @@ def start_facts(recipe: Recipe, inputs: Inputs, plan: ModelPlan, world: World, n
     how = "all weights" if plan.adapter is None else f"LoRA r {plan.adapter.r} on {len(plan.adapted)} linears"
     stored = f", base in 4 bit ({plan.quantizer.name})" if plan.quantizer else ""
     dropped = ", ".join(f"{count} {reason}" for reason, count in report.dropped.items())
+    share = sum(report.trained_tokens.values()) / max(report.tokens, 1)
     products = f", products in {short(numbers.autocast)}" if numbers.autocast else ""
     return {
         "model": f"{plan.base_model} ({plan.net_class}, {plan.num_parameters / 1e6:,.1f} million parameters)",
         "trained": how + stored,
-        "data": f"{report.num_train} documents, {report.num_evaluation} held out, {report.tokens:,} tokens, "
-        f"{sum(report.trained_tokens.values()):,} trained" + (f"; left out: {dropped}" if dropped else ""),
+        "data": f"{report.num_train} documents to train on, {report.num_evaluation} held out; "
+        f"{report.tokens:,} tokens in all, {share:.0%} of them trained" + (f"; left out: {dropped}" if dropped else ""),
         "steps": f"{steps.num_steps} of {recipe.training.micro_batch_size} x "
         f"{recipe.training.gradient_accumulation_steps} x {world.size} "
         f"{'packs' if recipe.data.sample_packing else 'documents'}, {steps.steps_per_epoch} an epoch",
@@ -70,9 +71,9 @@ def end_facts(recipe: Recipe, result: RunResult) -> dict[str, str]:
     return facts
 
 
-def next_steps(recipe: Recipe, result: RunResult) -> list[tuple[str, str]]:
+def next_steps(recipe: Recipe, plan: ModelPlan, result: RunResult) -> list[tuple[str, str]]:
     """What a user types next, each with its purpose."""
-    folder, base = result.output_dir, recipe.model.base_model
+    folder, base = result.output_dir, plan.source
     if recipe.adapter.adapter:
         code = f"PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base!r}), {str(folder)!r})"
     else:
