@@ -18,13 +18,15 @@ ROWS: tuple[tuple[str, str], ...] = (
         " fused_attn_kernel lora_mlp_kernel lora_qkv_kernel lora_o_kernel lora_embedding_kernel use_kernels tiled_mlp"
         " use_scattermoe use_sonicmoe use_grouped_moe_kernels experts_implementation mlp_impl"
         " use_glm_dsa_kernels use_dsv4_kernels dsv4_fp4_grouped_mode gemma4_hybrid_attn_impl nvfp4_merge_aware"
-        " flex_attn_compile_kwargs",
+        " flex_attn_compile_kwargs"
+        " unsloth_cross_entropy_loss unsloth_lora_mlp unsloth_lora_qkv unsloth_lora_o unsloth_rms_norm unsloth_rope",
     ),
     ("ftkit quantizes experts whenever it quantizes the model", "quantize_moe_experts llama4_linearized_experts"),
     (
         "ftkit packs by best fit and counts the steps exactly",
         "sample_packing_eff_est sample_packing_group_size sample_packing_bin_size sample_packing_seq_len_multiplier"
-        " sample_packing_size total_num_tokens batch_flattening collator_pad_to_longest",
+        " sample_packing_size sample_packing_drop_attention_mask sample_packing_mp_start_method total_num_tokens"
+        " total_supervised_tokens batch_flattening collator_pad_to_longest",
     ),
     (
         "ftkit reads weights block by block onto the device that keeps them",
@@ -46,11 +48,19 @@ ROWS: tuple[tuple[str, str], ...] = (
         " fp8_enable_fsdp_float8_all_gather world_size",
     ),
     ("evaluation runs whenever there is something to evaluate", "do_eval"),
+    ("tokens a second are always measured", "include_tkps include_tokens_per_second"),
+    (
+        "it concerns the prompt of a chat program only",
+        "gradio_title gradio_share gradio_server_name gradio_server_port",
+    ),
     ("trained embeddings are always saved", "save_embedding_layers"),
     ("it concerns GPTQ weights only", "gptq_groupsize gptq_model_v1 gptq_bits gptq_disable_exllama"),
     ("it concerns the optimizer adamw_anyprecision only", "torchdistx_path"),
     ("it concerns ReLoRA only", "relora_warmup_steps relora_anneal_steps relora_prune_ratio relora_cpu_offload"),
-    ("it concerns streamed pretraining data only", "streaming_multipack_buffer_size pretrain_multipack_attn"),
+    (
+        "it concerns streamed pretraining data only",
+        "streaming_multipack_buffer_size pretrain_multipack_attn pretrain_multipack_buffer_size",
+    ),
     ("it concerns context parallelism only", "heads_k_stride ring_attn_func"),
     ("it concerns expert parallelism only", "expert_parallel_num_nvl_bytes expert_parallel_token_capacity"),
 )

@@ -89,6 +89,43 @@ ROWS: tuple[tuple[str, str, str], ...] = (
         "optim_target_modules",
     ),
     (
+        "rates for parts of the model are not supported yet",
+        "set learning_rate for all, or loraplus_lr_ratio for B of LoRA",
+        "lr_groups embedding_lr embedding_lr_scale",
+    ),
+    (
+        "the optimizer that has this setting is not supported",
+        "put settings of the optimizer under optim_args",
+        "adam_beta3 adam_epsilon2",
+    ),
+    ("distillation is not supported", REMOVE, "kd_trainer kd_ce_alpha kd_alpha kd_temperature"),
+    (
+        "choosing layers by their spectrum is not supported",
+        "list them under unfrozen_parameters",
+        "spectrum_top_fraction spectrum_model_name",
+    ),
+    (
+        "evaluation by benchmark is not part of a run yet",
+        "evaluate the exported model with lm-eval afterwards",
+        "lm_eval_tasks do_bench_eval bench_dataset bench_split max_bench_samples",
+    ),
+    ("trainers of one's own are not supported", REMOVE, "trainer_cls"),
+    (
+        "ftkit does not change the batch by itself",
+        "`ftkit plan` says which micro_batch_size fits",
+        "auto_find_batch_size",
+    ),
+    (
+        "embeddings are only grown, as far as new tokens need",
+        "remove it",
+        "shrink_embeddings embeddings_skip_upcast mean_resizing_embeddings",
+    ),
+    (
+        "initializations of an adapter other than zero are not supported yet",
+        "remove it",
+        "peft_init_lora_weights peft_layer_replication",
+    ),
+    (
         "a sweep over learning rates is not supported",
         "give learning_rate=... on the command line of several runs",
         "log_sweep_min_lr log_sweep_max_lr",

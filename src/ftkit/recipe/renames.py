@@ -20,6 +20,7 @@ RENAMED: Mapping[str, str] = MappingProxyType(
         "overrides_of_model_config": "model_config",
         "lora_out_dir": "output_dir",
         "deepspeed_config": "deepspeed",
+        "dataset_num_proc": "dataset_processes",
         "rope_scaling": "model_config.rope_scaling",
         "fsdp_transformer_layer_cls_to_wrap": "fsdp_config.transformer_layer_cls_to_wrap",
         "fsdp_final_state_dict_type": "fsdp_config.final_state_dict_type",
