@@ -45,9 +45,19 @@ def test_a_cpu_replaces_what_it_lacks_and_lists_every_replacement(tmp_path: Path
 
 
 def test_a_gpu_keeps_what_it_has(tmp_path: Path) -> None:
-    fitted, substitutions = fit_to_machine(recipe(tmp_path, "deepspeed=", "wandb_project="), GPU)
+    given = recipe(tmp_path, "deepspeed=", "wandb_project=", "flash_attention=")
+    fitted, substitutions = fit_to_machine(given, GPU)
     assert substitutions == ()
-    assert fitted == recipe(tmp_path, "deepspeed=", "wandb_project=")
+    assert fitted == given
+
+
+def test_a_kernel_that_is_not_there_yet_is_listed_on_a_gpu_too(tmp_path: Path) -> None:
+    given = recipe(
+        tmp_path, "deepspeed=", "wandb_project=", "flash_attention=", "attn_implementation=flash_attention_2"
+    )
+    fitted, substitutions = fit_to_machine(given, GPU)
+    assert [(s.key, s.asked) for s in substitutions] == [("attn_implementation", "flash_attention_2")]
+    assert fitted.model.attention == "sdpa"
 
 
 def test_the_recipe_given_is_left_alone(tmp_path: Path) -> None:

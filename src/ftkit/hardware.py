@@ -95,12 +95,23 @@ def detect_machine(num_processes: int = 1) -> Machine:
 
 
 def _attention(recipe: Recipe, machine: Machine) -> Iterator[Change]:
-    if machine.device_type == "cpu" and recipe.model.attention in {"flash", "flex"}:
-        used = "torch's scaled dot product attention, one document at a time"
-        key = "flash_attention" if recipe.model.flash_attention else "attn_implementation"
-        asked = str(getattr(recipe.model, key)).lower()
-        fields = {"flash_attention": None, "flex_attention": None, "attn_implementation": "sdpa"}
-        yield "model", fields, Substitution(key, asked, used, "flash and flex attention need a GPU")
+    model = recipe.model
+    if model.attention in {"auto", "sdpa"}:
+        return
+    key, asked = attention_key(recipe)
+    on_cpu = machine.device_type == "cpu" and model.attention != "eager"
+    reason = "it needs a GPU" if on_cpu else "other kernels come in a later version"
+    used = "torch's scaled dot product attention, one document at a time"
+    flags = dict.fromkeys(("flash_attention", "flex_attention", "eager_attention"))
+    yield "model", {**flags, "attn_implementation": "sdpa"}, Substitution(key, asked, used, reason)
+
+
+def attention_key(recipe: Recipe) -> tuple[str, str]:
+    """The key that says which attention is wanted, and its value."""
+    if recipe.model.attn_implementation:
+        return "attn_implementation", recipe.model.attn_implementation
+    names = ("flash_attention", "flex_attention", "eager_attention")
+    return next((name, "true") for name in names if getattr(recipe.model, name))
 
 
 def _precision(recipe: Recipe, machine: Machine) -> Iterator[Change]:
