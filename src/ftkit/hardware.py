@@ -96,7 +96,7 @@ def detect_machine(num_processes: int = 1) -> Machine:
 
 def _attention(recipe: Recipe, machine: Machine) -> Iterator[Change]:
     model = recipe.model
-    if model.attention in {"auto", "sdpa"}:
+    if model.attention in {"auto", "sdpa"} and model.attn_implementation in {None, "sdpa"}:
         return
     key, asked = attention_key(recipe)
     on_cpu = machine.device_type == "cpu" and model.attention != "eager"

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny import sharegpt_rows, tiny_model
 
 from ftkit.recipe import load_recipe
 from ftkit.run import run
+from tiny import sharegpt_rows, tiny_model
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
