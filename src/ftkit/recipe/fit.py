@@ -1,8 +1,7 @@
 """Values as YAML gave them -> what a section's fields say, with every misfit noted at its place.
 
-This stands where pydantic's own validation would: it knows quoted numbers, the words people write for true and false,
-placeholders nobody filled in, and the line of everything; and building pydantic's validators would cost `ftkit check`
-a quarter of its time. A test holds that both agree.
+It knows quoted numbers, the words people write for true and false, placeholders nobody filled in, and the line of
+everything.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from ftkit.recipe.section.base import Section
 
 
 def yaml_keys(section: type[Section]) -> dict[str, str]:
-    """YAML key -> field name of one section; they differ only where pydantic keeps a name for itself."""
+    """YAML key -> field name of one section; they differ only for `model_config`."""
     return {info.alias or name: name for name, info in section.model_fields.items()}
 
 

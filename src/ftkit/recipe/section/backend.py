@@ -1,8 +1,6 @@
 """How a run is spread over processes."""
 
-from pydantic import Field
-
-from ftkit.recipe.section.base import Section
+from ftkit.recipe.section.base import Field, Section
 from ftkit.recipe.section.frozen import FrozenMap
 
 

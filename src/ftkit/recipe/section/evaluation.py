@@ -2,9 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
-
-from ftkit.recipe.section.base import Section
+from ftkit.recipe.section.base import Field, Section
 
 
 class EvaluationSection(Section):

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
-
 
 class FrozenMap(Mapping[str, Any]):
     """An immutable mapping of YAML values; mappings and lists inside are frozen too."""
@@ -31,14 +28,6 @@ class FrozenMap(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"FrozenMap({self._items!r})"
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        mapping = core_schema.no_info_after_validator_function(cls, core_schema.dict_schema(core_schema.str_schema()))
-        return core_schema.union_schema(
-            [core_schema.is_instance_schema(cls), mapping],
-            serialization=core_schema.plain_serializer_function_ser_schema(thaw),
-        )
 
 
 def freeze(value: Any) -> Any:

@@ -1,8 +1,6 @@
 """Everything else."""
 
-from pydantic import Field
-
-from ftkit.recipe.section.base import Section
+from ftkit.recipe.section.base import Field, Section
 
 
 class GeneralSection(Section):

@@ -1,8 +1,6 @@
 """Which model is trained."""
 
-from pydantic import Field
-
-from ftkit.recipe.section.base import Section
+from ftkit.recipe.section.base import Field, Section
 from ftkit.recipe.section.frozen import FrozenMap
 
 

@@ -1,8 +1,6 @@
 """Optimizer and learning rate."""
 
-from pydantic import Field
-
-from ftkit.recipe.section.base import Section
+from ftkit.recipe.section.base import Field, Section
 from ftkit.recipe.section.frozen import FrozenMap
 
 

@@ -1,8 +1,6 @@
 """The tokenizer and the tokens a recipe adds to it."""
 
-from pydantic import Field
-
-from ftkit.recipe.section.base import Section
+from ftkit.recipe.section.base import Field, Section
 from ftkit.recipe.section.frozen import FrozenMap
 
 
