@@ -120,7 +120,7 @@ class Section:
     def __setattr__(self, name: str, value: Any = None) -> NoReturn:
         raise AttributeError(f"a recipe is frozen: {type(self).__name__}.{name} cannot be changed")
 
-    __delattr__ = __setattr__  # type: ignore[assignment]
+    __delattr__ = __setattr__
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
