@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ftkit.recipe.rule import adapter, backend, data, intervals, names, optimization, precision
+from ftkit.recipe.rule import adapter, at_hand, backend, data, intervals, names, optimization, precision
 from ftkit.recipe.rule.base import Rule, Unbuilt, View, code_of
 from ftkit.recipe.section.base import Section
 from ftkit.recipe.source import Source
@@ -18,12 +18,13 @@ RULES: tuple[Rule, ...] = (
     *optimization.RULES,
     *intervals.RULES,
     *backend.RULES,
+    *at_hand.RULES,
 )
 
 
 def check_rules(source: Source, sections: Mapping[str, Section]) -> None:
     """Note everything the rules have to say about the sections that could be built."""
-    view = View(sections)
+    view = View(sections, {problem.key for problem in source.problems if problem.code == "refused"})
     for rule in RULES:
         try:
             found = list(rule(view))

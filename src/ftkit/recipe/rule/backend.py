@@ -119,12 +119,14 @@ def offload_and_paged(r: View) -> Found:
 
 
 def wrap_class(r: View) -> Found:
-    """FSDP is told to wrap a class of another model family than `model_type` names: it would wrap nothing."""
-    wrapped, family = fsdp(r, "transformer_layer_cls_to_wrap"), pascal_prefix(r.model_type or "")
-    for name in str(wrapped or "").split(","):
-        if name.strip() and family and not name.strip().startswith(family):
+    """FSDP is told to wrap a class of another model family than the recipe's: it would wrap nothing."""
+    family = pascal_prefix(r.model_type or "")
+    model = r.model_type if family else " ".join(r.model_file("config.json").get("architectures") or ())
+    family, wrapped = pascal_prefix(model), fsdp(r, "transformer_layer_cls_to_wrap") or ()
+    for name in wrapped.split(",") if isinstance(wrapped, str) else wrapped:
+        if family and not name.strip().startswith(family):
             key = f"fsdp_config.{key_of(r, 'transformer_layer_cls_to_wrap')}"
-            yield error(key, f"{r.model_type} has no class {name.strip()}", f"name its block, or take `{key}` out")
+            yield error(key, f"{model} has no class {name.strip()}", f"name its block, or take `{key}` out")
 
 
 def uses_fsdp(r: View) -> bool:

@@ -6,7 +6,9 @@ A rule is a function of at most ten lines. Its name with dashes is the problem's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Container, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ftkit.recipe.keys import HOLDERS
@@ -34,8 +36,9 @@ class Unbuilt(Exception):  # noqa: N818 - a signal between View and check_rules,
 class View:
     """A recipe under construction, by YAML key: `view.learning_rate`."""
 
-    def __init__(self, sections: Mapping[str, Section]) -> None:
-        self._sections = sections
+    def __init__(self, sections: Mapping[str, Section], refused: Container[str] = ()) -> None:
+        self._sections, self._refused = sections, refused
+        self._files: dict[str, Any] = {}
 
     def __getattr__(self, key: str) -> Any:
         """The value of `key`, its default if nobody gave one; KeyError for a key that does not exist."""
@@ -51,6 +54,20 @@ class View:
         """Whether the file or the command line gives `key` a value, its default included."""
         section, name = HOLDERS[key]
         return section in self._sections and name in self._sections[section].model_fields_set
+
+    def refuses(self, key: str) -> bool:
+        """Whether `key` is in the recipe, and was refused already."""
+        return key in self._refused
+
+    def model_file(self, name: str, *, folder: str | None = None) -> Mapping[str, Any]:
+        """A JSON file of the base model, or of `folder`, where that is on this disk; empty otherwise."""
+        place = Path(folder or self.base_model).expanduser() / name
+        if name not in self._files:
+            try:
+                self._files[name] = json.loads(place.read_text(encoding="utf8"))
+            except (OSError, ValueError):
+                self._files[name] = {}
+        return self._files[name] if isinstance(self._files[name], dict) else {}
 
 
 Found = Iterator[Finding]

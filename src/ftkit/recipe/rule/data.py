@@ -17,7 +17,7 @@ FALLBACK = "tokenizer_default_fallback_"
 
 def nothing_to_train_on(r: View) -> Found:
     """A run needs at least one data set."""
-    if not r.datasets:
+    if not (r.datasets or r.refuses("pretraining_dataset")):
         yield error("datasets", "the key `datasets` is missing", "add `datasets:` with items of `path` and `type`")
 
 
