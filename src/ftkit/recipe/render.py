@@ -52,6 +52,8 @@ def excerpt(problem: Problem, lines: Sequence[str], *, colour: bool) -> list[str
 def marked(line: str, column: int) -> int:
     """How many letters of `line` the mark covers: the word or quoted text that begins at `column`."""
     word = IN_LIST if re.search(r"[\[{]", line[: column - 1]) else PLAIN
+    if line[column - 1 : column].isspace():
+        return 1
     found = QUOTED.match(line, column - 1) or word.match(line, column - 1)
     length = len(found.group().rstrip().rstrip(":")) if found else 1
     return max(1, min(length, WIDEST - column + 1))
