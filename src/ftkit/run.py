@@ -27,6 +27,7 @@ from ftkit.assemble import (
 )
 from ftkit.hardware import Substitution, detect_machine, fit_to_machine
 from ftkit.model.embedded import resolve_base_model
+from ftkit.model.hub_token import require_token
 from ftkit.model.plan import ModelPlan, plan_model
 from ftkit.objective.generate import answer
 from ftkit.parallel.backend import World
@@ -85,6 +86,7 @@ def run(recipe: Recipe) -> RunResult:
     effective, substitutions = fit_to_machine(recipe, machine)
     resume = checkpoint_to_resume(effective)
     source = resolve_base_model(effective.model.base_model)
+    require_token(wanted=bool(effective.model.hf_use_auth_token), source=source)
     with watch.phase("data"):
         inputs = load_inputs(effective, world, source)
     plan = plan_of(effective, inputs)

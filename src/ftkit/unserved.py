@@ -37,7 +37,6 @@ LISTED: Mapping[str, str] = MappingProxyType(
         "dp_shard_size": "one process, nothing sharded",
         "dp_replicate_size": "one process, nothing sharded",
         "ddp_timeout": "one process waits for nobody",
-        "hf_use_auth_token": "the token that the hub's own login left, if any",
         "debug": "the usual output",
         "local_rank": "the launcher's own",
     }

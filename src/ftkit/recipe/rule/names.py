@@ -93,6 +93,14 @@ def mlflow_without_experiment(r: View) -> Found:
         yield warning(given[0], message, "set mlflow_tracking_uri, or take it out")
 
 
+def secret_in_recipe(r: View) -> Found:
+    """A recipe is copied beside the run and passed from hand to hand: no place for a token."""
+    for key in ("hf_use_auth_token", "comet_api_key"):
+        if isinstance(r[key], str):
+            place = "HF_TOKEN" if key == "hf_use_auth_token" else "COMET_API_KEY"
+            yield error(key, "a token does not belong in a recipe", f"set it as {place} in the environment instead")
+
+
 RULES: tuple[Rule, ...] = (
     two_attentions,
     attention_contradicts,
@@ -104,4 +112,5 @@ RULES: tuple[Rule, ...] = (
     wandb_without_project,
     wandb_off_with_project,
     mlflow_without_experiment,
+    secret_in_recipe,
 )
