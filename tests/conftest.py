@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# Before torch is loaded: threads that wait must not spin, or tests that share the cores slow one another down manyfold.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
