@@ -12,7 +12,6 @@ DEVELOPMENT = [
     "pytest>=8.2",
     "pytest-timeout>=2.3",
     "ruff>=0.6",
-    "sentencepiece>=0.2",
     "types-PyYAML",
 ]
 
@@ -37,11 +36,13 @@ setup(
         "matplotlib>=3.8",
         "numpy>=1.26",
         "peft>=0.20",
+        "protobuf>=4.25",  # transformers reads sentencepiece models with it
         "psutil>=5.9",
         "pyarrow>=15",
         "pyyaml>=6.0",
         "rich>=13.7",
         "safetensors>=0.4.5",
+        "sentencepiece>=0.2",
         "torch>=2.11",
         "transformers>=5.20",
     ],
