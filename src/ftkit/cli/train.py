@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load the recipe and run it; return 0."""
-    # Read by OpenMP when torch is loaded. Waiting threads that spin slow a run as soon as anything else wants the cores:
+    # Read by OpenMP when torch is loaded. Waiting threads that spin slow a run as soon as others want the cores:
     # on two cores under a load of 7, 300 small products took 22 seconds with spinning threads and 4 with sleeping ones.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
