@@ -44,10 +44,9 @@ def warnings_of(report: PrepareReport) -> list[str]:
     sets = report.train.sets + (report.evaluation.sets if report.evaluation else ())
     found = []
     for account in sets:
-        if account.lacking_end:
-            found.append(
-                f"{account.path}: {account.lacking_end} documents have a trained turn without an end-of-turn token"
-            )
+        found += [
+            f"{account.path}: {count} documents break {name}, as allowed" for name, count in account.allowed.items()
+        ]
         if account.tools_left_out:
             found.append(
                 f"{account.path}: the chat template leaves out the tools of {account.tools_left_out} documents"

@@ -86,7 +86,7 @@ def test_a_file_prepares_with_every_row_accounted_for(name: str, corpus: Path, c
     assert account.documents == len(result.train)
     counted = sum(int((example.labels != IGNORED).sum()) for example in result.train)
     assert counted == sum(account.trained_tokens.values()) > 0
-    assert account.lacking_end == 0
+    assert account.allowed == {}
 
 
 @pytest.mark.parametrize("name", REFUSED)

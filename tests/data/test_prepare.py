@@ -196,12 +196,14 @@ GENERATION = (
 )
 def test_other_templates_mark_the_same_text(tmp_path: Path, chatml: Any, template: str) -> None:
     path = write_rows(tmp_path / "rows.jsonl", [sharegpt([(H, "aa"), (G, "hi"), (H, "cc"), (G, "dd")])])
-    result = prepared(path, chatml, chat_template="jinja", chat_template_jinja=template)
+    # the first template knows no generation prompt
+    result = prepared(path, chatml, chat_template="jinja", chat_template_jinja=template, allow=("other_prompt",))
     assert trained(chatml, result.train[0]) == "hi<|im_end|>dd<|im_end|>"
 
 
 def test_a_template_that_rewrites_contents_is_read_by_its_generation_blocks(tmp_path: Path, chatml: Any) -> None:
-    starts = GENERATION.replace("m.content.replace('b', 'B')", "'B' if m.content.startswith('b') else m.content")
+    opened = GENERATION.replace("assistant\n{% endif %}", "assistant{% endif %}")
+    starts = opened.replace("m.content.replace('b', 'B')", "'B' if m.content.startswith('b') else m.content")
     path = write_rows(tmp_path / "rows.jsonl", [sharegpt([(H, "aa"), (G, "b"), (H, "cc"), (G, "dd")])])
     result = prepared(path, chatml, chat_template="jinja", chat_template_jinja=starts)
     assert trained(chatml, result.train[0]) == "B<|im_end|>dd<|im_end|>"
@@ -226,6 +228,7 @@ def test_the_tokenizers_own_template_comes_before_chatml(tmp_path: Path, bare_fo
 
     tokenizer = AutoTokenizer.from_pretrained(bare_folder)
     tokenizer.chat_template = "{% for m in messages %}{{ m.role[0] }}>{{ m.content }}</s>{% endfor %}"
+    tokenizer.chat_template += "{% if add_generation_prompt %}a>{% endif %}"
     path = write_rows(tmp_path / "rows.jsonl", [sharegpt(CONVERSATIONS[0])])
     own = prepared(path, tokenizer, chat_template=None)
     assert tokenizer.decode(own.train[0].input_ids) == "u>2+2?</s>a>4</s>"
@@ -450,12 +453,20 @@ def test_tools_that_the_template_does_not_write_are_counted(tmp_path: Path, chat
     assert result.report.train.sets[0].tools_left_out == 1
 
 
-def test_turns_without_an_end_are_counted(tmp_path: Path, chatml: Any) -> None:
-    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+def test_turns_without_an_end_are_refused_unless_allowed(tmp_path: Path, chatml: Any) -> None:
+    template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
     path = write_rows(tmp_path / "rows.jsonl", [sharegpt(CONVERSATIONS[2])])
-    result = prepared(path, chatml, chat_template="jinja", chat_template_jinja=template)
+    keys = {"chat_template": "jinja", "chat_template_jinja": template}
+    assert refused(path, chatml, **keys) == (
+        f"{path}:1: no end-of-turn token follows a trained turn, so the model would not learn to stop\n"
+        "help: choose a chat_template that ends turns, or set allow: [missing_end]"
+    )
+    result = prepared(path, chatml, allow=("missing_end",), **keys)
     assert trained(chatml, result.train[0]) == " hi hi again"  # the tokens hold the space of the header
-    assert result.report.train.sets[0].lacking_end == 1
+    assert result.report.train.sets[0].allowed == {"missing_end": 1}
 
 
 def test_progress_is_told_while_preparing_and_not_on_a_hit(tmp_path: Path, chatml: Any) -> None:

@@ -21,7 +21,9 @@ class SetAccount:
         methods: how turns were found -> documents (`marks`, `generation blocks`, `beginnings`).
         longest: tokens of the longest row, dropped ones included.
         tools_left_out: documents whose row has tools that the chat template does not write.
-        lacking_end: documents with a trained turn that no end-of-turn token follows.
+        ended: documents whose last trained turn ends with a trained end-of-turn token.
+        compared_prompts: documents whose prompt was held against the one inference renders (see proof.PromptSample).
+        allowed: invariant -> documents that break it, as the recipe allows.
     """
 
     path: str
@@ -35,7 +37,9 @@ class SetAccount:
     trained_tokens: dict[str, int] = field(default_factory=dict)
     methods: dict[str, int] = field(default_factory=dict)
     longest: int = 0
-    lacking_end: int = 0
+    ended: int = 0
+    compared_prompts: int = 0
+    allowed: dict[str, int] = field(default_factory=dict)
     tools_left_out: int = 0
 
     def drop(self, reason: str) -> None:

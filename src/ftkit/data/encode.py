@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ftkit.data.masks import Span
+from ftkit.data.proof import Broken
 from ftkit.data.values import Where
 from ftkit.errors import DataError
 
@@ -26,7 +27,9 @@ class Marked:
     Args:
         add_bos, add_eos: put the tokenizer's BOS in front if it does so itself, its EOS behind.
         method: how the turns were found; empty for text without turns.
-        lacks_end: a turn is trained whose template writes no end of turn: the model may never learn to stop.
+        trains_end: the last trained turn's end is trained: the model learns to stop.
+        broken: the invariants that the row breaks.
+        compared: its prompt was held against that of inference.
         leaves_out_tools: the row has tools, and the template does not write them.
     """
 
@@ -36,7 +39,9 @@ class Marked:
     add_bos: bool = False
     add_eos: bool = False
     method: str = ""
-    lacks_end: bool = False
+    trains_end: bool = False
+    broken: tuple[Broken, ...] = ()
+    compared: bool = False
     leaves_out_tools: bool = False
 
 
@@ -70,11 +75,14 @@ class FastEncoder:
         backend: the `tokenizers.Tokenizer`.
         bos: the id put in front of text without a chat template; None if the tokenizer does not.
         eos: the id put behind it.
+        bos_to_double: the tokenizer's BOS whether it puts it in front or not; None where the same token is EOS too,
+            which may well stand before it.
     """
 
     backend: Any
     bos: int | None
     eos: int | None
+    bos_to_double: int | None = None
 
     def encode(self, texts: Sequence[Marked]) -> list[Encoded]:
         """Tokenize a batch on all cores."""
@@ -120,7 +128,8 @@ def fast_encoder(tokenizer: Any) -> FastEncoder:
     backend.no_truncation()
     backend.no_padding()
     adds_bos = tokenizer.bos_token_id is not None and tokenizer("x")["input_ids"][:1] == [tokenizer.bos_token_id]
-    return FastEncoder(backend, tokenizer.bos_token_id if adds_bos else None, tokenizer.eos_token_id)
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+    return FastEncoder(backend, bos if adds_bos else None, eos, None if bos == eos else bos)
 
 
 def _token_range(encoding: Any, span: Span, num_characters: int, num_tokens: int) -> tuple[int, int]:

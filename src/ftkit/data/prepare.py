@@ -21,6 +21,7 @@ from ftkit.data.chat.renderer import Renderer
 from ftkit.data.encode import Encoded, FastEncoder, Marked, fast_encoder
 from ftkit.data.formats.fields import Formatter
 from ftkit.data.masks import MaskRules, mask_rules
+from ftkit.data.proof import DOUBLED_BOS, MISSING_END, Broken, PromptSample, compare_prompt, has_doubled, trains_end
 from ftkit.data.sources.source import Source, open_source
 from ftkit.data.split import hold_out
 from ftkit.data.store import ExampleStore, StoreWriter
@@ -99,22 +100,34 @@ class _Entry:
         """For the cache's name."""
         return [self.dataset.model_dump_json(), self.source.digest(), self.rules.described(), self.template]
 
-    def mark(self, row: Row, default_system: str | None) -> Marked:
-        """A row's text and trained spans."""
+    def mark(self, row: Row, default_system: str | None, sample: PromptSample) -> Marked:
+        """A row's text and trained spans, and what it breaks.
+
+        Args:
+            sample: chooses whether the row's prompt is held against that of inference.
+        """
         record = self.formatter(row)
         if isinstance(record, Segments):
             text, spans = self.rules.of_segments(record)
-            return Marked(text, spans, row.where, record.add_bos, record.add_eos)
+            ends = record.add_eos and bool(record.segments) and record.segments[-1].train
+            return Marked(text, spans, row.where, record.add_bos, record.add_eos, trains_end=ends)
         if self.renderer is None:
             raise AssertionError("formats of conversations have a template")
-        rendered = self.renderer.render(_with_system(record, default_system))
+        record = _with_system(record, default_system)
+        rendered = self.renderer.render(record)
         spans = self.rules.of_turns(rendered.text, rendered.turns)
+        compared = sample.wants(record) and compare_prompt(self.renderer, record, rendered)
+        broken: tuple[Broken, ...] = (compared,) if isinstance(compared, Broken) else ()
+        if self.rules.lack_end(rendered.turns):
+            broken += (Broken(MISSING_END),)
         return Marked(
             rendered.text,
             spans,
             row.where,
             method=rendered.method,
-            lacks_end=self.rules.lack_end(rendered.turns),
+            trains_end=trains_end(rendered.turns, spans),
+            broken=broken,
+            compared=bool(compared),
             leaves_out_tools=bool(record.tools) and not self.renderer.template.reads_tools,
         )
 
@@ -173,7 +186,7 @@ class _Job:
         return writer.in_memory(), PartReport(accounts, tuple(rejected), cache)
 
     def _key(self, entries: list[_Entry]) -> str:
-        shaping = ("excess_length_strategy", "bad_rows", "default_system_message")
+        shaping = ("excess_length_strategy", "bad_rows", "default_system_message", "allow")
         return cache_key(
             {
                 "sets": [entry.described() for entry in entries],
@@ -189,7 +202,8 @@ class _Job:
         rows = self._usable(entry, account, rejected)
         while batch := list(islice(rows, ROWS_PER_BATCH)):
             for marked, encoded in zip(batch, self.encoder.encode(batch), strict=True):
-                self._keep(marked, encoded, account, writer)
+                if self._sound(marked, encoded, account, rejected):
+                    self._keep(marked, encoded, account, writer)
             self.on_progress(len(batch))
         if not account.rows:
             raise DataError("the data set is empty", where=account.path, help="check the path, split and file")
@@ -199,20 +213,37 @@ class _Job:
 
     def _usable(self, entry: _Entry, account: SetAccount, rejected: list[Rejected]) -> Iterator[Marked]:
         """Rows as marked text; a bad row raises, or is set aside."""
+        sample = PromptSample()
         for row in entry.source.rows():
             account.rows += 1
             try:
-                marked = entry.mark(row, self.data.default_system_message)
+                marked = entry.mark(row, self.data.default_system_message, sample)
             except DataError as bad:
-                if self.data.bad_rows != "skip":
-                    raise
-                account.drop("bad row")
-                rejected.append(Rejected(str(row.where), bad.what))
+                self._reject(bad, "bad row", row.where, account, rejected)
                 continue
             if marked.spans:
                 yield marked
             else:
                 account.drop("nothing to train on")
+
+    def _sound(self, marked: Marked, encoded: Encoded, account: SetAccount, rejected: list[Rejected]) -> bool:
+        """Whether a document keeps every invariant that is not allowed to fail; what is allowed is counted."""
+        doubled = (Broken(DOUBLED_BOS),) if has_doubled(encoded.ids, self.encoder.bos_to_double) else ()
+        broken = marked.broken + doubled
+        refused = next((one for one in broken if one.name not in self.data.allow), None)
+        if refused:
+            self._reject(refused.error(marked.where), f"breaks {refused.name}", marked.where, account, rejected)
+            return False
+        for one in broken:
+            account.allowed[one.name] = account.allowed.get(one.name, 0) + 1
+        return True
+
+    def _reject(self, bad: DataError, reason: str, where: Where, account: SetAccount, rejected: list[Rejected]) -> None:
+        """Raise what is wrong with a row, or set the row aside under `reason` if the recipe skips bad rows."""
+        if self.data.bad_rows != "skip":
+            raise bad
+        account.drop(reason)
+        rejected.append(Rejected(str(where), bad.what))
 
     def _keep(self, marked: Marked, encoded: Encoded, account: SetAccount, writer: StoreWriter) -> None:
         """Apply the length rule and store the document."""
@@ -233,7 +264,8 @@ class _Job:
         account.tokens += len(kept.ids)
         for role, count in kept.by_role.items():
             account.trained_tokens[role] = account.trained_tokens.get(role, 0) + count
-        account.lacking_end += marked.lacks_end
+        account.ended += marked.trains_end and kept is encoded
+        account.compared_prompts += marked.compared
         account.tools_left_out += marked.leaves_out_tools
         if marked.method:
             account.methods[marked.method] = account.methods.get(marked.method, 0) + 1

@@ -93,6 +93,15 @@ class Renderer:
             )
         return Rendered(text, turns, method)
 
+    def prompt(self, conversation: Conversation, count: int) -> str:
+        """What inference is given after the first `count` messages: their text and the generation prompt.
+
+        Raises:
+            RefusedError: the template refuses such a beginning.
+        """
+        messages = [_as_mapping(message) for message in conversation.messages[:count]]
+        return strip_blocks(self._render(messages, conversation.tools, add_generation_prompt=True))
+
     def _render(
         self,
         messages: list[dict[str, Any]],

@@ -79,6 +79,9 @@ class DataSection(Section):
         default="drop", description="What to do with documents above sequence_len."
     )
     bad_rows: Literal["error", "skip"] = Field(default="error", description="What to do with rows that cannot be used.")
+    allow: tuple[Literal["doubled_bos", "missing_end", "other_prompt"], ...] = Field(
+        default=(), description="Invariants of prepared rows that may fail; they are counted instead of refused."
+    )
     shuffle_merged_datasets: bool = Field(default=True, description="Shuffle.")
     dataset_processes: int | None = Field(default=None, description="Processes that prepare data.")
     chat_template_kwargs: FrozenMap = Field(default_factory=FrozenMap, description="Values the chat template may read.")
