@@ -45,6 +45,8 @@ def train(net: Any, backend: SingleBackend, steps: range) -> list[float]:
 def test_every_optimizer_goes_on_from_its_saved_state_bit_for_bit(
     tmp_path: Path, optimizer: str, dtype: torch.dtype
 ) -> None:
+    if optimizer.startswith("rmsprop_bnb") and dtype is torch.bfloat16:
+        pytest.skip("bitsandbytes has no such kernel; what ftkit trains is float32 everywhere")
     net, backend = backend_of(0, optimizer, dtype)
     train(net, backend, range(3))
     backend.save_shards(tmp_path / "shards")
