@@ -84,7 +84,14 @@ def load_inputs(recipe: Recipe, world: World, source: str) -> Inputs:
     revision, trusted = recipe.model.revision_of_model, recipe.model.trust_remote_code
     tokenizer = load_tokenizer(recipe.tokens, source, revision=revision, trust_remote_code=trusted)
     cache = Path(data.dataset_prepared_path) if data.dataset_prepared_path else default_cache()
-    prepared = prepare(data, tokenizer, cache_dir=cache, sequence_len=data.sequence_len, seed=training.seed)
+    prepared = prepare(
+        data,
+        tokenizer,
+        cache_dir=cache,
+        sequence_len=data.sequence_len,
+        seed=training.seed,
+        eot_tokens=recipe.tokens.eot_tokens,
+    )
     if prepared.chat_template is not None:
         tokenizer.chat_template = prepared.chat_template  # what is trained on is what answers are asked and saved with
     grouped = data.group_by_length and not data.sample_packing
@@ -93,7 +100,7 @@ def load_inputs(recipe: Recipe, world: World, source: str) -> Inputs:
         micro_batch_size=training.micro_batch_size,
         accumulation=training.gradient_accumulation_steps,
         world_size=world.size,
-        seed=training.seed,
+        seed=training.seed if training.data_seed is None else training.data_seed,
         num_epochs=training.num_epochs,
         max_steps=training.max_steps,
         shuffle=data.shuffle_merged_datasets,

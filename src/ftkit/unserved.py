@@ -44,14 +44,9 @@ LISTED: Mapping[str, str] = MappingProxyType(
 REFUSED = frozenset(
     {
         "added_tokens_overrides",
-        "chat_template_kwargs",
-        "data_seed",
-        "dataset_exact_deduplication",
-        "eot_tokens",
         "load_best_model_at_end",
         "lora_fan_in_fan_out",
         "lora_target_parameters",
-        "min_sample_len",
         "model_quantization_config",
         "neftune_noise_alpha",
         "peft_layers_to_transform",
@@ -59,18 +54,7 @@ REFUSED = frozenset(
         "unfrozen_parameters",
     }
 )
-REFUSED_OF_DATASETS = frozenset(
-    {
-        "drop_system_message",
-        "field_thinking",
-        "field_tools",
-        "message_field_training",
-        "message_field_training_detail",
-        "shards_idx",
-        "split_thinking",
-        "template_thinking_key",
-    }
-)
+REFUSED_OF_DATASETS: frozenset[str] = frozenset()
 # Keys that say more about one of the above, and mean nothing without it.
 COMPANIONS: Mapping[str, str] = MappingProxyType(
     {

@@ -33,7 +33,9 @@ def rendered(tokenizer: Any, messages: list[tuple[str, str]], rules: MaskRules) 
     data, dataset = DataSection(chat_template="chatml"), DatasetSection(path="rows.jsonl")
     renderer = build_renderer(choose_template(data, dataset, tokenizer), tokenizer)
     made = renderer.render(Conversation(tuple(Message(role, text) for role, text in messages), WHERE))
-    (encoded,) = fast_encoder(tokenizer).encode([Marked(made.text, rules.of_turns(made.text, made.turns), WHERE)])
+    (encoded,) = fast_encoder(tokenizer).encode(
+        [Marked(made.text, rules.of_turns(made.text, made.turns, WHERE), WHERE)]
+    )
     return encoded.ids, encoded.trained, made.text
 
 
@@ -86,7 +88,9 @@ def test_smollm2_trains_the_assistants_text_under_its_own_template(tmp_path: Pat
         Message("assistant", ""),
     )
     made = renderer.render(Conversation(talk, WHERE))
-    (encoded,) = fast_encoder(tokenizer).encode([Marked(made.text, MaskRules().of_turns(made.text, made.turns), WHERE)])
+    (encoded,) = fast_encoder(tokenizer).encode(
+        [Marked(made.text, MaskRules().of_turns(made.text, made.turns, WHERE), WHERE)]
+    )
     assert tokenizer.decode(encoded.ids[encoded.trained]) == "é ≠ é!<|im_end|><|im_end|>"
     messages = [{"role": message.role, "content": message.content} for message in talk]
     assert encoded.ids.tolist() == tokenizer.apply_chat_template(messages, return_dict=False), json.dumps(messages)

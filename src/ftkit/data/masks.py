@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ftkit.data.chat.renderer import Turn
 from ftkit.data.formats.turns import ROLES
-from ftkit.data.values import Message, Segments
+from ftkit.data.values import Message, Segments, Where
 from ftkit.errors import DataError
 from ftkit.recipe.section.data import DataSection, DatasetSection
 
@@ -44,7 +44,7 @@ class MaskRules:
         """For the cache's name."""
         return f"{self.everything} {sorted(self.roles)} {self.ends}"
 
-    def of_turns(self, text: str, turns: Sequence[Turn]) -> list[Span]:
+    def of_turns(self, text: str, turns: Sequence[Turn], where: Where) -> list[Span]:
         """Trained spans of a rendered conversation."""
         if self.everything:
             return [Span(0, len(text), "all")]
@@ -54,10 +54,14 @@ class MaskRules:
         for number, (turn, is_trained) in enumerate(zip(turns, trained, strict=True)):
             is_last = self.ends == "last" and number == last
             with_end = self.ends == "all" or (self.ends == "turn" and is_trained) or is_last
+            role = turn.message.role
             start = turn.start if is_trained else turn.content_end
             end = turn.end if with_end else turn.content_end
+            if is_trained and turn.message.parts is not None:
+                spans += [Span(*part, role) for part in _trained_parts(text, turn, where)]
+                start = turn.content_end
             if start < end:
-                spans.append(Span(start, end, turn.message.role))
+                spans.append(Span(start, end, role))
         return spans
 
     def lack_end(self, turns: Sequence[Turn]) -> bool:
@@ -79,6 +83,27 @@ class MaskRules:
                 spans.append(Span(position, end, "all" if self.everything else "assistant"))
             position = end
         return "".join(segment.text for segment in segments.segments), spans
+
+
+def _trained_parts(text: str, turn: Turn, where: Where) -> list[tuple[int, int]]:
+    """The trained parts of a turn's content, as characters of the whole text.
+
+    Raises:
+        DataError: the template does not write the content as it stands.
+    """
+    content = turn.message.content
+    core = content.strip()
+    at = text.rfind(core, turn.start, turn.content_end)  # the last: reasoning written in front may hold the same words
+    if at < 0:
+        raise DataError(
+            "the chat template rewrites a turn that says which of its parts are trained",
+            where=str(where),
+            help="choose another chat_template, or take message_field_training_detail out",
+        )
+    before = len(content) - len(content.lstrip())
+    parts = [part for part in turn.message.parts or () if part.train]
+    inside = [(max(part.start - before, 0), min(part.end - before, len(core))) for part in parts]
+    return [(at + start, at + end) for start, end in inside if start < end]
 
 
 def mask_rules(data: DataSection, dataset: DatasetSection) -> MaskRules:

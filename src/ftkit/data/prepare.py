@@ -20,6 +20,7 @@ from ftkit.data.chat.choose import NamedTemplate, build_renderer, choose_templat
 from ftkit.data.chat.renderer import Renderer
 from ftkit.data.encode import Encoded, FastEncoder, Marked, fast_encoder
 from ftkit.data.formats.fields import Formatter
+from ftkit.data.formats.thinking import check_reasoning
 from ftkit.data.masks import MaskRules, mask_rules
 from ftkit.data.proof import DOUBLED_BOS, MISSING_END, Broken, PromptSample, compare_prompt, has_doubled, trains_end
 from ftkit.data.sources.source import Source, open_source
@@ -55,6 +56,7 @@ def prepare(
     cache_dir: Path | None,
     sequence_len: int,
     seed: int,
+    eot_tokens: tuple[str, ...] = (),
     on_progress: Callable[[int], None] = lambda rows: None,
 ) -> Prepared:
     """Prepare the data sets of a recipe, or find them prepared.
@@ -62,19 +64,20 @@ def prepare(
     Args:
         tokenizer: with all tokens added (`load_tokenizer`).
         cache_dir: folder of the cache; None prepares in memory.
+        eot_tokens: texts that end a turn beside the tokenizer's EOS.
         on_progress: called with the number of rows just done, many times while preparing, never on a cache hit.
 
     Raises:
         DataError: a source, row, template or setting cannot be used, or no document is left.
     """
     encoder = fast_encoder(tokenizer)
-    entries = [_open_entry(data, dataset, tokenizer) for dataset in data.datasets]
+    entries = [_open_entry(data, dataset, tokenizer, eot_tokens) for dataset in data.datasets]
     if not entries:
         raise DataError("the recipe names no data set", where="datasets", help="add datasets: [{path: ..., type: ...}]")
     job = _Job(data, encoder, sequence_len, on_progress)
     train, train_report = job.run(entries, cache_dir)
     if data.test_datasets:
-        tests = [_open_entry(data, dataset, tokenizer) for dataset in data.test_datasets]
+        tests = [_open_entry(data, dataset, tokenizer, eot_tokens) for dataset in data.test_datasets]
         evaluation, evaluation_report = job.run(tests, cache_dir)
         held_out: tuple[ExampleStore, ExampleStore | None] = train, evaluation
     else:
@@ -98,7 +101,8 @@ class _Entry:
 
     def described(self) -> list[object]:
         """For the cache's name."""
-        return [self.dataset.model_dump_json(), self.source.digest(), self.rules.described(), self.template]
+        ends = sorted(self.renderer.habits.ends) if self.renderer else []
+        return [self.dataset.model_dump_json(), self.source.digest(), self.rules.described(), self.template, ends]
 
     def mark(self, row: Row, default_system: str | None, sample: PromptSample) -> Marked:
         """A row's text and trained spans, and what it breaks.
@@ -115,7 +119,7 @@ class _Entry:
             raise AssertionError("formats of conversations have a template")
         record = _with_system(record, default_system)
         rendered = self.renderer.render(record)
-        spans = self.rules.of_turns(rendered.text, rendered.turns)
+        spans = self.rules.of_turns(rendered.text, rendered.turns, row.where)
         compared = sample.wants(record) and compare_prompt(self.renderer, record, rendered)
         broken: tuple[Broken, ...] = (compared,) if isinstance(compared, Broken) else ()
         if self.rules.lack_end(rendered.turns):
@@ -132,7 +136,7 @@ class _Entry:
         )
 
 
-def _open_entry(data: DataSection, dataset: DatasetSection, tokenizer: Any) -> _Entry:
+def _open_entry(data: DataSection, dataset: DatasetSection, tokenizer: Any, eot_tokens: tuple[str, ...]) -> _Entry:
     type_ = dataset.type if isinstance(dataset.type, str) else "custom" if dataset.type else str(dataset.type)
     if type_ not in catalog.FORMATS:
         raise DataError(
@@ -147,7 +151,9 @@ def _open_entry(data: DataSection, dataset: DatasetSection, tokenizer: Any) -> _
     formatter: Formatter = catalog.load(catalog.FORMATS[type_])(dataset)
     is_chat = type_.partition(".")[0] in CONVERSATIONS
     template = choose_template(data, dataset, tokenizer) if is_chat else None
-    renderer = build_renderer(template, tokenizer) if template else None
+    if template:
+        check_reasoning(dataset, template.text)
+    renderer = build_renderer(template, tokenizer, eot_tokens) if template else None
     return _Entry(dataset, open_source(dataset), formatter, mask_rules(data, dataset), template, renderer)
 
 
@@ -186,7 +192,14 @@ class _Job:
         return writer.in_memory(), PartReport(accounts, tuple(rejected), cache)
 
     def _key(self, entries: list[_Entry]) -> str:
-        shaping = ("excess_length_strategy", "bad_rows", "default_system_message", "allow")
+        shaping = (
+            "excess_length_strategy",
+            "bad_rows",
+            "default_system_message",
+            "allow",
+            "min_sample_len",
+            "dataset_exact_deduplication",
+        )
         return cache_key(
             {
                 "sets": [entry.described() for entry in entries],
@@ -250,6 +263,8 @@ class _Job:
         num_tokens = len(encoded.ids)
         account.longest = max(account.longest, num_tokens)
         kept = encoded
+        if num_tokens < (self.data.min_sample_len or 0):
+            return account.drop("shorter than min_sample_len")
         if num_tokens > self.sequence_len:
             strategy = self.data.excess_length_strategy
             if strategy == "error":
@@ -259,6 +274,8 @@ class _Job:
             kept = encoded.cut(self.sequence_len)
         if not kept.trained.any():
             return account.drop("nothing to train on" if kept is encoded else "nothing to train on within sequence_len")
+        if self.data.dataset_exact_deduplication and not writer.is_new(kept.ids, kept.trained):
+            return account.drop("equal to an earlier row")
         account.truncated += kept is not encoded
         account.documents += 1
         account.tokens += len(kept.ids)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,7 @@ class StoreWriter:
     _borders: array[int] = field(default_factory=lambda: array("q", [0]))
     _origins: array[int] = field(default_factory=lambda: array("i"))
     _files: dict[str, int] = field(default_factory=dict)
+    _seen: set[bytes] = field(default_factory=set)
 
     def add(self, tokens: np.ndarray, trained: np.ndarray, where: Where) -> None:
         """Take one document: int32 ids and a bool for each."""
@@ -75,6 +77,12 @@ class StoreWriter:
         self._trained += trained.astype(np.bool_).tobytes()
         self._borders.append(len(self._tokens))
         self._origins.extend((self._files.setdefault(where.file, len(self._files)), where.line))
+
+    def is_new(self, tokens: np.ndarray, trained: np.ndarray) -> bool:
+        """Whether this was not asked before of a document equal in tokens and mask (16 bytes are kept of each)."""
+        known = len(self._seen)
+        self._seen.add(blake2b(tokens.tobytes() + trained.tobytes(), digest_size=16).digest())
+        return len(self._seen) > known
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -37,6 +37,15 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainPart:
+    """Characters [start, end) of a turn's content and whether they are trained."""
+
+    start: int
+    end: int
+    train: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One turn.
 
@@ -45,12 +54,14 @@ class Message:
         content: text, exactly as in the row.
         train: the row's own wish for this turn; None leaves it to the recipe (roles_to_train).
         extra: further keys a chat template may read (tool_calls, reasoning_content, name ...).
+        parts: of a trained turn only those that say so are trained; None trains it whole.
     """
 
     role: str
     content: str
     train: bool | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[TrainPart, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,13 +76,14 @@ class TemplateHabits:
         return start + len(text[start:].rstrip()) if is_last else start
 
 
-def probe(template: CompiledTemplate, *, added_tokens: Iterable[str], eos_token: str | None) -> TemplateHabits:
+def probe(template: CompiledTemplate, *, added_tokens: Iterable[str], ends: Iterable[str]) -> TemplateHabits:
     """Render two exchanges and read the template's habits off the text.
 
     Args:
         added_tokens: the tokenizer's special and added tokens, as text.
+        ends: what ends a turn beside the published ends: the tokenizer's EOS, the recipe's `eot_tokens`.
     """
-    ends = _longest_first([*([eos_token] if eos_token else []), *KNOWN_ENDS])
+    ends = _longest_first([*ends, *KNOWN_ENDS])
     for wants_parts in (False, True):
         text = _render(template, 4, wants_parts=wants_parts)
         at = [text.find(word) for word in WORDS] if text else [-1]
@@ -162,4 +163,4 @@ def _alternatives(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def _longest_first(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted({text for text in texts if text}, key=len, reverse=True))
+    return tuple(sorted({text for text in texts if text}, key=lambda text: (-len(text), text)))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftkit.data.formats.fields import as_text, list_field, mapping_field, missing_column
+from ftkit.data.formats.thinking import Thinking, thinking_of
+from ftkit.data.formats.wishes import NO_WISHES, Wishes, wishes_of
 from ftkit.data.values import Conversation, Message, Row
 from ftkit.errors import DataError
 from ftkit.recipe.section.data import DatasetSection
@@ -33,7 +35,6 @@ ROLES: Mapping[str, str] = {
     "function_response": "tool",
     "ipython": "tool",
 }
-TRAIN_KEYS = ("train", "training", "weight", "loss_weight")  # a row's own wish for one turn
 MEDIA_COLUMNS = ("images", "image", "videos", "audios")
 SYSTEM_COLUMNS = ("system", "system_prompt")
 
@@ -46,12 +47,20 @@ class TurnsFormat:
         column: the list of turns.
         role_key, content_key: keys in each turn.
         roles: the row's role names -> ours.
+        tools: the column of the tools a conversation may call.
+        wishes: where a turn says whether it is trained.
+        thinking: where a turn's reasoning is; None leaves the keys of a turn as they are.
+        drop_system: leave system turns and the system column out.
     """
 
     column: str
     role_key: str
     content_key: str
     roles: Mapping[str, str]
+    tools: str = "tools"
+    wishes: Wishes = NO_WISHES
+    thinking: Thinking | None = None
+    drop_system: bool = False
 
     def __call__(self, row: Row) -> Conversation:
         """The row's turns, in their order, with our role names."""
@@ -70,9 +79,17 @@ class TurnsFormat:
             for single in self._unpaired(turn)
         ]
         messages = tuple(self._message(turn, number, row) for number, turn in enumerate(turns, start=1))
-        if messages[0].role != "system":
+        if self.drop_system:
+            messages = tuple(message for message in messages if message.role != "system")
+            if not messages:
+                raise DataError(
+                    "the row has nothing but system turns, and drop_system_message leaves them out",
+                    where=str(row.where),
+                    help="remove the row, or set bad_rows: skip",
+                )
+        elif messages[0].role != "system":
             messages = (*_system_column(row), *messages)
-        return Conversation(messages, row.where, _tools(row))
+        return Conversation(messages, row.where, _tools(row, self.tools))
 
     def _unpaired(self, turn: Any) -> list[Any]:
         """The turns of a pair such as `{"human": ..., "assistant": ...}`; anything else as it is."""
@@ -92,8 +109,9 @@ class TurnsFormat:
                 raise _missing_key(turn, number, key, row)
         role = self._role(turn[self.role_key], number, row)
         extra = {}
-        if len(turn) > 2:
-            skipped = {self.role_key, self.content_key, *TRAIN_KEYS}
+        has_more = len(turn) > 2 or self.content_key not in turn
+        if has_more:
+            skipped = {self.role_key, self.content_key, *self.wishes.keys}
             extra = {key: value for key, value in turn.items() if key not in skipped and value is not None}
         content = turn.get(self.content_key)
         if content is None and turn.get("tool_calls"):
@@ -102,7 +120,26 @@ class TurnsFormat:
             content, more = _from_parts(content, number, row)
             extra |= more
         text = as_text(content, f"turn {number}: {self.content_key!r}", row)
-        return Message(role, text, _wish(turn), extra)
+        if has_more:
+            return self._with_wishes(Message(role, text, None, extra), turn, f"turn {number}", row)
+        if self.thinking:
+            text = self.thinking.move(extra, role, text, f"turn {number}", row)
+        return Message(role, text, None, extra)
+
+    def _with_wishes(self, message: Message, turn: Mapping[str, Any], what: str, row: Row) -> Message:
+        """The message with what its further keys say about training and reasoning."""
+        wish = self.wishes.whether(turn, what, row)
+        parts = self.wishes.parts(turn, message.content, what, row)
+        text, extra = message.content, dict(message.extra)
+        if self.thinking:
+            text = self.thinking.move(extra, message.role, text, what, row)
+            if parts and text != message.content:
+                raise DataError(
+                    f"{what}: its text has both reasoning to split off and parts to train",
+                    where=str(row.where),
+                    help="take split_thinking out, or give the reasoning a key of its own (field_thinking)",
+                )
+        return Message(message.role, text, True if wish is None and parts else wish, extra, parts)
 
     def _role(self, name: Any, number: int, row: Row) -> str:
         if not isinstance(name, str) or name not in self.roles:
@@ -122,18 +159,15 @@ def turns_format(dataset: DatasetSection, *, column: str, role_key: str, content
         role_key=dataset.message_field_role or names.get("role") or role_key,
         content_key=dataset.message_field_content or names.get("content") or content_key,
         roles=dict(ROLES) | {alias: role for role, aliases in dataset.roles.items() for alias in _aliases(aliases)},
+        tools=dataset.field_tools or "tools",
+        wishes=wishes_of(dataset),
+        thinking=thinking_of(dataset),
+        drop_system=dataset.drop_system_message,
     )
 
 
 def _aliases(aliases: Any) -> tuple[str, ...]:
     return (aliases,) if isinstance(aliases, str) else tuple(aliases)
-
-
-def _wish(turn: Mapping[str, Any]) -> bool | None:
-    for key in TRAIN_KEYS if len(turn) > 2 else ():
-        if isinstance(turn.get(key), bool | int | float):
-            return bool(turn[key])
-    return None
 
 
 def _from_parts(parts: list[Any], number: int, row: Row) -> tuple[str, dict[str, Any]]:
@@ -166,14 +200,14 @@ def _system_column(row: Row) -> tuple[Message, ...]:
     return ()
 
 
-def _tools(row: Row) -> tuple[Mapping[str, Any], ...]:
-    """The `tools` column: a list, or JSON text that holds one."""
-    tools = row.values.get("tools")
+def _tools(row: Row, column: str) -> tuple[Mapping[str, Any], ...]:
+    """The column of tools: a list, or JSON text that holds one."""
+    tools = row.values.get(column)
     if isinstance(tools, str) and tools.strip():
-        tools = _json(tools, "column 'tools'", row)
+        tools = _json(tools, f"column {column!r}", row)
     if not tools:
         return ()
-    return tuple(mapping_field(tool, "a tool", row) for tool in list_field(tools, "column 'tools'", row))
+    return tuple(mapping_field(tool, "a tool", row) for tool in list_field(tools, f"column {column!r}", row))
 
 
 def _json(text: str, what: str, row: Row) -> Any:

@@ -34,11 +34,12 @@ class Source:
     table: Any = None
 
     def rows(self) -> Iterator[Row]:
-        """Rows in the order of the files; of `shards` parts every row of the first."""
+        """Rows in the order of the files; of `shards` parts, dealt out like cards, the one asked for."""
+        first, step = self.dataset.shards_idx or 0, self.dataset.shards or 1
         if self.table is not None:
-            return islice(hub_rows(self.table, self.dataset.path), 0, None, self.dataset.shards or 1)
+            return islice(hub_rows(self.table, self.dataset.path), first, None, step)
         rows = (row for file in self.files for row in read_file(file, self.dataset.ds_type))
-        return islice(_sliced(rows, self.dataset), 0, None, self.dataset.shards or 1)
+        return islice(_sliced(rows, self.dataset), first, None, step)
 
     def digest(self) -> str:
         """Changes when the content may have: the files' names and bytes, or the hub's fingerprint."""
@@ -57,6 +58,12 @@ def open_source(dataset: DatasetSection) -> Source:
     Raises:
         DataError: it is nowhere.
     """
+    if not 0 <= (dataset.shards_idx or 0) < (dataset.shards or 1):
+        raise DataError(
+            f"shards_idx must lie between 0 and {(dataset.shards or 1) - 1}, got {dataset.shards_idx}",
+            where=dataset.path,
+            help="the first of `shards` parts is 0; set shards to the number of parts",
+        )
     data_files = (dataset.data_files,) if isinstance(dataset.data_files, str) else dataset.data_files or ()
     is_here = Path(dataset.path).expanduser().exists() or is_local_file_name(dataset.path)
     if is_here or (dataset.path in ("json", "csv", "parquet", "text", "arrow") and data_files):
