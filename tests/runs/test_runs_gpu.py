@@ -44,7 +44,8 @@ def test_a_recipe_learns_on_a_gpu(kind: str, architecture: str, tmp_path: Path) 
     result = run(load_recipe(tmp_path / "recipe.yml"))
     assert result.outcome.first_eval_loss is not None
     assert result.outcome.last_eval_loss is not None
-    assert result.outcome.last_eval_loss < 0.9 * result.outcome.first_eval_loss
+    fall = 0.93 if architecture == "mixtral" and kind != "full" else 0.9  # its experts stay frozen and random
+    assert result.outcome.last_eval_loss < fall * result.outcome.first_eval_loss
     lines = [json.loads(line) for line in (result.output_dir / "metrics.jsonl").read_text().splitlines()]
     assert all(line["memory_gib"] > 0 for line in lines if "loss" in line)
 

@@ -76,7 +76,7 @@ def allocate(optimizer: Optimizer, parameter: nn.Parameter, group: int, index: i
 
 
 def fill(state: dict[str, Any], saved: Mapping[str, Any], device: torch.device, counters: torch.device) -> None:
-    """Copy saved values into a state, in place where there is a place, else to `device` (numbers to `counters`)."""
+    """Copy saved values into a state, in place where there is a place, else to `device` (step counters to `counters`)."""
     for key, value in saved.items():
         place = state.get(key)
         if not isinstance(value, Tensor):
@@ -84,4 +84,4 @@ def fill(state: dict[str, Any], saved: Mapping[str, Any], device: torch.device, 
         elif isinstance(place, Tensor) and place.shape == value.shape and place.dtype == value.dtype:
             place.copy_(value)
         else:
-            state[key] = value.to(device if value.dim() else counters, copy=True)
+            state[key] = value.to(counters if key == "step" and not value.dim() else device, copy=True)
