@@ -76,7 +76,7 @@ def allocate(optimizer: Optimizer, parameter: nn.Parameter, group: int, index: i
 
 
 def fill(state: dict[str, Any], saved: Mapping[str, Any], device: torch.device, counters: torch.device) -> None:
-    """Copy saved values into a state, in place where there is a place, else to `device` (step counters to `counters`)."""
+    """Copy saved values into a state, in place where there is a place, else to `device` (steps to `counters`)."""
     for key, value in saved.items():
         place = state.get(key)
         if not isinstance(value, Tensor):
