@@ -30,8 +30,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "train.__main__": {"cli"},
     "run": {"*"},
     "assemble": {"*"},
+    "inputs": FLOOR | {"recipe", "data"},
     "summary": {"*"},
-    "cli": FLOOR | {"run", "planning", "save", "report", "recipe", "hardware", "data", "model"},
+    "cli": FLOOR | {"run", "planning", "save", "report", "recipe", "hardware", "data", "model", "inputs", "unserved"},
 }
 
 

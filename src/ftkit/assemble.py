@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
-from ftkit.data.order import StepPlan
-from ftkit.data.packing import pack, pack_singly
-from ftkit.data.prepare import Prepared, prepare
-from ftkit.data.store import ExampleStore
-from ftkit.data.tokens import load_tokenizer
 from ftkit.hardware import Substitution, refuse
+from ftkit.inputs import Inputs
 from ftkit.model.build import build_net
 from ftkit.model.checkpointing import checkpoint_blocks
 from ftkit.model.load import load_net
@@ -46,16 +40,6 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
-    """What the data side gives a run: tokenizer, documents, and the order they are seen in."""
-
-    tokenizer: Any
-    prepared: Prepared
-    steps: StepPlan
-    evaluation_packs: Sequence[Sequence[int]]
-
-
-@dataclass(frozen=True, slots=True)
 class Loaded:
     """What the model side gives a run: plan, net with weights, the module to call, its optimizer and schedule."""
 
@@ -76,50 +60,6 @@ def precision(recipe: Recipe, *, fast_bf16: bool) -> Precision:
     if not (fast_bf16 and (wanted is True or wanted == "auto")):
         return Precision(torch.float32, None)
     return Precision(torch.bfloat16 if recipe.adapter.adapter else torch.float32, torch.bfloat16)
-
-
-def load_inputs(recipe: Recipe, world: World, source: str) -> Inputs:
-    """Read the tokenizer, prepare the data, and plan every step."""
-    data, training = recipe.data, recipe.training
-    revision, trusted = recipe.model.revision_of_model, recipe.model.trust_remote_code
-    tokenizer = load_tokenizer(recipe.tokens, source, revision=revision, trust_remote_code=trusted)
-    cache = Path(data.dataset_prepared_path) if data.dataset_prepared_path else default_cache()
-    prepared = prepare(
-        data,
-        tokenizer,
-        cache_dir=cache,
-        sequence_len=data.sequence_len,
-        seed=training.seed,
-        eot_tokens=recipe.tokens.eot_tokens,
-    )
-    if prepared.chat_template is not None:
-        tokenizer.chat_template = prepared.chat_template  # what is trained on is what answers are asked and saved with
-    grouped = data.group_by_length and not data.sample_packing
-    steps = StepPlan(
-        packs_of(prepared.train, data.sequence_len, packed=data.sample_packing),
-        micro_batch_size=training.micro_batch_size,
-        accumulation=training.gradient_accumulation_steps,
-        world_size=world.size,
-        seed=training.seed if training.data_seed is None else training.data_seed,
-        num_epochs=training.num_epochs,
-        max_steps=training.max_steps,
-        shuffle=data.shuffle_merged_datasets,
-        group_lengths=prepared.train.lengths if grouped else None,
-    )
-    packed = data.sample_packing if data.eval_sample_packing is None else data.eval_sample_packing
-    held_out = prepared.evaluation
-    evaluation = packs_of(held_out, data.sequence_len, packed=packed) if held_out is not None else ()
-    return Inputs(tokenizer, prepared, steps, evaluation)
-
-
-def packs_of(store: ExampleStore, capacity: int, *, packed: bool) -> Sequence[Sequence[int]]:
-    """Group the documents of `store` into rows: full ones, or one document each."""
-    return pack(store.lengths, capacity) if packed else pack_singly(len(store))
-
-
-def default_cache() -> Path:
-    """Where prepared data lies when the recipe does not say."""
-    return Path(os.environ.get("FTKIT_CACHE") or Path.home() / ".cache" / "ftkit") / "prepared"
 
 
 def load_model(recipe: Recipe, inputs: Inputs, plan: ModelPlan, backend: Backend, numbers: Precision) -> Loaded:

@@ -15,17 +15,17 @@ from pathlib import Path
 import torch
 
 from ftkit.assemble import (
-    Inputs,
     Loaded,
     Precision,
     build_trainer,
     export_to,
-    load_inputs,
     load_model,
     precision,
     unquantized_experts,
 )
+from ftkit.data.accounts import write_rejected
 from ftkit.hardware import Substitution, detect_machine, fit_to_machine
+from ftkit.inputs import Inputs, load_inputs
 from ftkit.model.embedded import resolve_base_model
 from ftkit.model.hub_token import require_token
 from ftkit.model.plan import ModelPlan, plan_model
@@ -37,6 +37,7 @@ from ftkit.recipe import Recipe
 from ftkit.report.console import Console
 from ftkit.report.metrics import MetricsFile
 from ftkit.report.plot import LossPlot
+from ftkit.report.preparing import PrepareProgress
 from ftkit.report.run_file import write_run_file
 from ftkit.save.checkpoint import find_checkpoint
 from ftkit.summary import end_facts, next_steps, record_of, start_facts, warnings_of
@@ -88,7 +89,9 @@ def run(recipe: Recipe) -> RunResult:
     source = resolve_base_model(effective.model.base_model)
     require_token(wanted=bool(effective.model.hf_use_auth_token), source=source)
     with watch.phase("data"):
-        inputs = load_inputs(effective, world, source)
+        progress = PrepareProgress(console)
+        inputs = load_inputs(effective, source, world_size=world.size, on_progress=progress)
+        progress.done()
     plan = plan_of(effective, inputs)
     substitutions += unquantized_experts(effective, plan)
     numbers = precision(effective, fast_bf16=machine.bf16)
@@ -100,6 +103,8 @@ def run(recipe: Recipe) -> RunResult:
             console.say(f"warning: {finding}")
     for text in warnings_of(inputs.prepared.report):
         console.say(f"warning: {text}")
+    for text in inputs.notes:
+        console.say(f"note: {text}")
     backend = SingleBackend(world)
     with watch.phase("load"):
         loaded = load_model(effective, inputs, plan, backend, numbers)
@@ -107,6 +112,8 @@ def run(recipe: Recipe) -> RunResult:
     output = Path(effective.saving.output_dir)
     output.mkdir(parents=True, exist_ok=True)
     (output / "recipe.yml").write_text(recipe.as_yaml(), encoding="utf8")
+    if world.is_main:
+        write_rejected(output / "rejected.jsonl", inputs.prepared.report.rejected)
     trainer.listeners = listeners(output, console, world)
     with watch.phase("answers"):
         before = [] if resume else answers(effective, inputs, loaded, numbers)
@@ -123,7 +130,7 @@ def run(recipe: Recipe) -> RunResult:
     result = RunResult(output, outcome, substitutions, samples)
     write_run_file(output / "run.json", record_of(effective, inputs, loaded, result, watch.seconds))
     console.samples(samples)
-    console.facts("Done", end_facts(effective, result))
+    console.facts("Done", end_facts(effective, result, resumed=resume is not None))
     console.next_steps(next_steps(recipe, plan, result))
     backend.close()
     return result

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +15,9 @@ from ftkit.recipe import Recipe
 from ftkit.report.run_file import RunRecord
 
 if TYPE_CHECKING:
-    from ftkit.assemble import Inputs, Loaded, Precision
+    from ftkit.assemble import Loaded, Precision
     from ftkit.data.accounts import PrepareReport
+    from ftkit.inputs import Inputs
     from ftkit.run import RunResult
 
 
@@ -56,14 +59,15 @@ def warnings_of(report: PrepareReport) -> list[str]:
     return found
 
 
-def end_facts(recipe: Recipe, result: RunResult) -> dict[str, str]:
+def end_facts(recipe: Recipe, result: RunResult, *, resumed: bool) -> dict[str, str]:
     """How it went and where things are."""
     outcome, folder = result.outcome, result.output_dir
     facts = {"steps": f"{outcome.steps} in {outcome.seconds:.0f} s" + _reason(outcome.reason)}
     if outcome.first_loss is not None and outcome.last_loss is not None:
         facts["training loss"] = f"{outcome.first_loss:.4f} -> {outcome.last_loss:.4f}"
     if outcome.first_eval_loss is not None and outcome.last_eval_loss is not None:
-        facts["evaluation loss"] = f"{outcome.first_eval_loss:.4f} -> {outcome.last_eval_loss:.4f}"
+        before = f"{outcome.first_eval_loss:.4f} -> " if recipe.evaluation.eval_on_start and not resumed else ""
+        facts["evaluation loss"] = f"{before}{outcome.last_eval_loss:.4f}"
     facts["adapter" if recipe.adapter.adapter else "model"] = str(folder)
     facts["loss curve"] = str(folder / "loss.png")
     facts["record"] = f"{folder / 'run.json'}, {folder / 'metrics.jsonl'}"
@@ -77,8 +81,16 @@ def next_steps(recipe: Recipe, plan: ModelPlan, result: RunResult) -> list[tuple
         code = f"PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base!r}), {str(folder)!r})"
     else:
         code = f"AutoModelForCausalLM.from_pretrained({str(folder)!r})"
-    more = f"ftkit train {recipe.file} num_epochs={recipe.training.num_epochs + 1:g} output_dir={folder}-longer"
-    return [("load it in Python", code), ("train longer", more)]
+    return [("load it in Python", code), ("train longer", longer(recipe, folder))]
+
+
+def longer(recipe: Recipe, folder: Path) -> str:
+    """The command of the same run with more steps, into a folder of its own."""
+    changed = ("num_epochs=", "max_steps=", "output_dir=", "resume_from_checkpoint=")
+    words = [word for word in recipe.overrides if not word.startswith(changed)]
+    steps = recipe.training.max_steps
+    more = f"max_steps={2 * steps}" if steps else f"num_epochs={recipe.training.num_epochs + 1:g}"
+    return shlex.join(["ftkit", "train", recipe.file, *words, more, f"output_dir={folder}-longer"])
 
 
 def record_of(

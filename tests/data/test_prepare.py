@@ -470,8 +470,25 @@ def test_turns_without_an_end_are_refused_unless_allowed(tmp_path: Path, chatml:
 
 
 def test_progress_is_told_while_preparing_and_not_on_a_hit(tmp_path: Path, chatml: Any) -> None:
-    path, told = write_rows(tmp_path / "rows.jsonl", LONG), list[int]()
+    path, told = write_rows(tmp_path / "rows.jsonl", LONG), list[tuple[int, int | None]]()
     data = DataSection(datasets=(DatasetSection(path=str(path), type="sharegpt", conversation="chatml"),))
+
+    def tell(rows: int, expected: int | None) -> None:
+        told.append((rows, expected))
+
     for _ in range(2):
-        prepare(data, chatml, cache_dir=tmp_path / "c", sequence_len=2048, seed=1, on_progress=told.append)
-    assert told == [3]
+        prepare(data, chatml, cache_dir=tmp_path / "c", sequence_len=2048, seed=1, on_progress=tell)
+    assert told == [(3, 3)]
+
+
+def test_a_miss_says_what_changed(tmp_path: Path, chatml: Any) -> None:
+    path, cache = write_rows(tmp_path / "rows.jsonl", LONG), tmp_path / "cache"
+
+    def why(**keys: Any) -> str:
+        return prepared(path, chatml, cache, **keys).report.train.cache.partition(";")[0]
+
+    assert why() == "miss: nothing like it was prepared before"
+    assert why(sequence_len=2048) == "miss: sequence_len changed"
+    assert why(sequence_len=2048, train_on_eos="none") == "miss: the mask rules changed"
+    write_rows(path, LONG[1:])
+    assert why() == "miss: the data's bytes changed"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -102,6 +104,11 @@ class PrepareReport:
         return _summed([account.dropped for account in self._sets])
 
     @property
+    def rejected(self) -> tuple[Rejected, ...]:
+        """Rows that `bad_rows: skip` left out, over all data sets."""
+        return self.train.rejected + (self.evaluation.rejected if self.evaluation else ())
+
+    @property
     def truncated(self) -> int:
         """Documents cut to sequence_len."""
         return sum(account.truncated for account in self._sets)
@@ -113,6 +120,15 @@ class PrepareReport:
     @property
     def _sets(self) -> tuple[SetAccount, ...]:
         return self.train.sets + (self.evaluation.sets if self.evaluation else ())
+
+
+def write_rejected(path: Path, rejected: Sequence[Rejected]) -> None:
+    """Write one line of JSON for each row left out; no file for none."""
+    if rejected:
+        lines = [json.dumps(asdict(row), ensure_ascii=False) for row in rejected]
+        path.write_text("\n".join(lines) + "\n", encoding="utf8")
+    else:
+        path.unlink(missing_ok=True)  # of an earlier run in this folder
 
 
 def part_from_json(values: Mapping[str, Any], *, cache: str) -> PartReport:

@@ -16,16 +16,39 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ftkit.data.accounts import PartReport, part_from_json
+from ftkit.data.accounts import PartReport, part_from_json, write_rejected
 from ftkit.data.store import ExampleStore, open_store, save_store
 
-META = "prepared.json"
+META, KEY = "prepared.json", "key.json"
+NEIGHBOURS = 50  # folders that a miss is compared with, the newest ones
 
 
 def cache_key(parts: Mapping[str, Any]) -> str:
     """A name from everything that shapes the tokens, this package's own source included."""
-    described = json.dumps({**parts, "code": code_digest()}, sort_keys=True, default=str)
-    return hashlib.sha256(described.encode()).hexdigest()[:24]
+    return _digest(described(parts))[:24]
+
+
+def described(parts: Mapping[str, Any]) -> dict[str, str]:
+    """A digest for each part, and for the code."""
+    return {name: _digest(value) for name, value in parts.items()} | {"the code": code_digest()}
+
+
+def why_missed(folder: Path, parts: Mapping[str, Any]) -> str:
+    """What keeps the nearest prepared data beside `folder` from being used."""
+    wanted = described(parts)
+    folders = (key for key in folder.parent.glob(f"[!.]*/{KEY}"))
+    newest = sorted(folders, key=lambda key: key.stat().st_mtime, reverse=True)[:NEIGHBOURS]
+    found = [json.loads(key.read_text(encoding="utf8")) for key in newest]
+    changes = [[name for name in wanted if wanted[name] != other.get(name)] for other in found]
+    changes = [names for names in changes if len(names) < len(wanted) - 1]  # else it has nothing to do with this data
+    if not changes:
+        return "nothing like it was prepared before"
+    nearest = min(changes, key=len)
+    return f"{', '.join(nearest)} changed"
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def code_digest() -> str:
@@ -45,17 +68,20 @@ def read_cache(folder: Path) -> tuple[ExampleStore, PartReport] | None:
     return open_store(folder, meta["files"]), part_from_json(meta["report"], cache=f"hit: {folder}")
 
 
-def write_cache(folder: Path, store: ExampleStore, report: PartReport) -> None:
-    """Write a part's arrays and report under a passing name, then give the folder its own."""
+def write_cache(folder: Path, store: ExampleStore, report: PartReport, parts: Mapping[str, Any]) -> None:
+    """Write a part's arrays and report under a passing name, then give the folder its own.
+
+    Args:
+        parts: what the folder's name is made of, kept so that a later miss can say what changed.
+    """
     passing = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(passing, ignore_errors=True)
     passing.mkdir(parents=True)
     save_store(store, passing)
     meta = {"files": store.files, "report": report.to_json()}
     (passing / META).write_text(json.dumps(meta, indent=1, ensure_ascii=False), encoding="utf8")
-    if report.rejected:
-        lines = [json.dumps({"where": r.where, "reason": r.reason}, ensure_ascii=False) for r in report.rejected]
-        (passing / "rejected.jsonl").write_text("\n".join(lines) + "\n", encoding="utf8")
+    (passing / KEY).write_text(json.dumps(described(parts)), encoding="utf8")
+    write_rejected(passing / "rejected.jsonl", report.rejected)
     try:
         passing.rename(folder)
     except OSError:  # another process was first, with the same content

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ftkit import catalog
 from ftkit.data.accounts import PartReport, PrepareReport, Rejected, SetAccount
-from ftkit.data.cache import cache_key, lock, read_cache, write_cache
+from ftkit.data.cache import cache_key, lock, read_cache, why_missed, write_cache
 from ftkit.data.chat.choose import NamedTemplate, build_renderer, choose_template
 from ftkit.data.chat.renderer import Renderer
 from ftkit.data.encode import Encoded, FastEncoder, Marked, fast_encoder
@@ -57,7 +58,7 @@ def prepare(
     sequence_len: int,
     seed: int,
     eot_tokens: tuple[str, ...] = (),
-    on_progress: Callable[[int], None] = lambda rows: None,
+    on_progress: Callable[[int, int | None], None] = lambda rows, expected: None,
 ) -> Prepared:
     """Prepare the data sets of a recipe, or find them prepared.
 
@@ -65,7 +66,8 @@ def prepare(
         tokenizer: with all tokens added (`load_tokenizer`).
         cache_dir: folder of the cache; None prepares in memory.
         eot_tokens: texts that end a turn beside the tokenizer's EOS.
-        on_progress: called with the number of rows just done, many times while preparing, never on a cache hit.
+        on_progress: called many times while preparing, never on a cache hit, with the rows done and the rows there
+            are of the part in work (None where only reading tells).
 
     Raises:
         DataError: a source, row, template or setting cannot be used, or no document is left.
@@ -74,7 +76,7 @@ def prepare(
     entries = [_open_entry(data, dataset, tokenizer, eot_tokens) for dataset in data.datasets]
     if not entries:
         raise DataError("the recipe names no data set", where="datasets", help="add datasets: [{path: ..., type: ...}]")
-    job = _Job(data, encoder, sequence_len, on_progress)
+    job = _Job(data, encoder, sequence_len, eot_tokens, on_progress)
     train, train_report = job.run(entries, cache_dir)
     if data.test_datasets:
         tests = [_open_entry(data, dataset, tokenizer, eot_tokens) for dataset in data.test_datasets]
@@ -98,11 +100,6 @@ class _Entry:
     rules: MaskRules
     template: NamedTemplate | None
     renderer: Renderer | None
-
-    def described(self) -> list[object]:
-        """For the cache's name."""
-        ends = sorted(self.renderer.habits.ends) if self.renderer else []
-        return [self.dataset.model_dump_json(), self.source.digest(), self.rules.described(), self.template, ends]
 
     def mark(self, row: Row, default_system: str | None, sample: PromptSample) -> Marked:
         """A row's text and trained spans, and what it breaks.
@@ -170,28 +167,40 @@ class _Job:
     data: DataSection
     encoder: FastEncoder
     sequence_len: int
-    on_progress: Callable[[int], None]
+    eot_tokens: tuple[str, ...]
+    on_progress: Callable[[int, int | None], None]
 
     def run(self, entries: list[_Entry], cache_dir: Path | None) -> tuple[ExampleStore, PartReport]:
         """One part, from the cache if it is there."""
         if cache_dir is None:
             return self._fresh(entries, "off")
-        folder = cache_dir / self._key(entries)
+        parts = self._parts(entries)
+        folder = cache_dir / cache_key(parts)
         with lock(folder):
             found = read_cache(folder)
             if found:
                 return found
-            store, report = self._fresh(entries, f"miss: {folder} was not there")
-            write_cache(folder, store, report)
+            store, report = self._fresh(entries, f"miss: {why_missed(folder, parts)}; now in {folder}")
+            write_cache(folder, store, report, parts)
             written = read_cache(folder)
         return (written[0], report) if written else (store, report)
 
     def _fresh(self, entries: list[_Entry], cache: str) -> tuple[ExampleStore, PartReport]:
         writer, rejected = StoreWriter(), list[Rejected]()
-        accounts = tuple(self._entry(entry, writer, rejected) for entry in entries)
-        return writer.in_memory(), PartReport(accounts, tuple(rejected), cache)
+        counts = [entry.source.count() for entry in entries]
+        expected = None if None in counts else sum(count or 0 for count in counts)
+        accounts = list[SetAccount]()
+        for entry in entries:
+            before = sum(account.rows for account in accounts)
+            tell = partial(self._tell, before, expected)
+            accounts.append(self._entry(entry, writer, rejected, tell))
+        return writer.in_memory(), PartReport(tuple(accounts), tuple(rejected), cache)
 
-    def _key(self, entries: list[_Entry]) -> str:
+    def _tell(self, before: int, expected: int | None, rows: int) -> None:
+        self.on_progress(before + rows, expected)
+
+    def _parts(self, entries: list[_Entry]) -> dict[str, object]:
+        """Everything that shapes the tokens, by the names a person would use."""
         shaping = (
             "excess_length_strategy",
             "bad_rows",
@@ -200,16 +209,20 @@ class _Job:
             "min_sample_len",
             "dataset_exact_deduplication",
         )
-        return cache_key(
-            {
-                "sets": [entry.described() for entry in entries],
-                "tokenizer": self.encoder.digest(),
-                "sequence_len": self.sequence_len,
-                **{name: getattr(self.data, name) for name in shaping},
-            }
-        )
+        return {
+            "the data set entry": [entry.dataset.model_dump_json() for entry in entries],
+            "the data's bytes": [entry.source.digest() for entry in entries],
+            "the mask rules": [entry.rules.described() for entry in entries],
+            "the chat template": [entry.template for entry in entries],
+            "eot_tokens": self.eot_tokens,
+            "the tokenizer": self.encoder.digest(),
+            "sequence_len": self.sequence_len,
+            **{name: getattr(self.data, name) for name in shaping},
+        }
 
-    def _entry(self, entry: _Entry, writer: StoreWriter, rejected: list[Rejected]) -> SetAccount:
+    def _entry(
+        self, entry: _Entry, writer: StoreWriter, rejected: list[Rejected], on_rows: Callable[[int], None]
+    ) -> SetAccount:
         origin = entry.template.origin if entry.template else ""
         account = SetAccount(entry.dataset.path, str(entry.dataset.type), origin)
         rows = self._usable(entry, account, rejected)
@@ -217,7 +230,7 @@ class _Job:
             for marked, encoded in zip(batch, self.encoder.encode(batch), strict=True):
                 if self._sound(marked, encoded, account, rejected):
                     self._keep(marked, encoded, account, writer)
-            self.on_progress(len(batch))
+            on_rows(account.rows)
         if not account.rows:
             raise DataError("the data set is empty", where=account.path, help="check the path, split and file")
         if not account.documents:

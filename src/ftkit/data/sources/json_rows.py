@@ -34,6 +34,17 @@ def json_rows(path: Path, name: str) -> Iterator[Row]:
         yield from _whole(decode(path.read_bytes().removeprefix(BOM), name, 1), name)
 
 
+def count_lines(path: Path) -> int | None:
+    """Lines of a file with one object a line (a blank one counts); None for other forms."""
+    if not _is_lines(path):
+        return None
+    count, last = 0, b""
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            count, last = count + chunk.count(b"\n"), chunk[-1:]
+    return count + (last not in (b"", b"\n"))
+
+
 def decode(raw: bytes, name: str, line: int) -> str:
     """`raw` as UTF-8.
 

@@ -6,8 +6,8 @@ import glob
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ftkit.data.sources.json_rows import json_rows
-from ftkit.data.sources.table_rows import arrow_rows, csv_rows, parquet_rows, text_rows, tsv_rows
+from ftkit.data.sources.json_rows import count_lines, json_rows
+from ftkit.data.sources.table_rows import arrow_rows, count_parquet, csv_rows, parquet_rows, text_rows, tsv_rows
 from ftkit.data.values import Row
 from ftkit.errors import DataError
 
@@ -70,6 +70,16 @@ def read_file(path: Path, kind: str | None) -> Iterator[Row]:
             help=f"set ds_type to one of {', '.join(sorted(READERS))}",
         )
     return READERS[ending](path, str(path))
+
+
+def count_rows(path: Path, kind: str | None) -> int | None:
+    """Rows of a file that can be counted without reading them: lines of JSON, a parquet file's own number."""
+    ending = kind or path.suffix[1:].lower()
+    if ending in ("json", "jsonl", "ndjson"):
+        return count_lines(path)
+    if ending == "parquet":
+        return count_parquet(path)
+    return None
 
 
 def _matches(pattern: str) -> tuple[Path, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ftkit.data.sources.hub import hub_rows, load_hub
-from ftkit.data.sources.local import is_local_file_name, local_files, read_file
+from ftkit.data.sources.local import count_rows, is_local_file_name, local_files, read_file
 from ftkit.data.values import Row
 from ftkit.errors import DataError
 from ftkit.recipe.section.data import DatasetSection
@@ -40,6 +40,17 @@ class Source:
             return islice(hub_rows(self.table, self.dataset.path), first, None, step)
         rows = (row for file in self.files for row in read_file(file, self.dataset.ds_type))
         return islice(_sliced(rows, self.dataset), first, None, step)
+
+    def count(self) -> int | None:
+        """Rows there are, at the cost of a glance: None where only reading them all tells."""
+        if self.table is not None:
+            return -(-len(self.table) // (self.dataset.shards or 1))
+        if self.dataset.split and "[" in self.dataset.split:
+            return None
+        counts = [count_rows(file, self.dataset.ds_type) for file in self.files]
+        if None in counts:
+            return None
+        return -(-sum(count or 0 for count in counts) // (self.dataset.shards or 1))
 
     def digest(self) -> str:
         """Changes when the content may have: the files' names and bytes, or the hub's fingerprint."""

@@ -93,3 +93,15 @@ def _text_lines(path: Path, name: str) -> Iterator[str]:
 def tsv_rows(path: Path, name: str) -> Iterator[Row]:
     """As `csv_rows`, cells parted by tabs."""
     return csv_rows(path, name, delimiter="\t")
+
+
+def count_parquet(path: Path) -> int | None:
+    """Rows of a parquet file by its own account; None where it is none, which reading it will say."""
+    from pyarrow import ArrowInvalid
+    from pyarrow.parquet import read_metadata
+
+    try:
+        count: int = read_metadata(path).num_rows
+    except (ArrowInvalid, OSError):
+        return None
+    return count
