@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -29,6 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
     # Read by OpenMP when torch is loaded. Waiting threads that spin slow a run as soon as others want the cores:
     # on two cores under a load of 7, 300 small products took 22 seconds with spinning threads and 4 with sleeping ones.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+    # bitsandbytes warns at import, on some CPUs, that an optional package is missing; it reads like a failure and is none.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
     import ftkit
     from ftkit.run import run as run_recipe

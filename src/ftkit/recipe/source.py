@@ -261,7 +261,7 @@ def mark_of(node: yaml.Node) -> Mark:
 
 def syntax_problem(file: str, text: str, bad: yaml.YAMLError) -> Problem:
     """A YAML syntax error in our words, with the usual cause where it can be seen."""
-    mark = getattr(bad, "problem_mark", None)
+    mark = getattr(bad, "problem_mark", None) or getattr(bad, "context_mark", None)
     line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
     lines = clean(text).split("\n")
     content = lines[line - 1] if 0 < line <= len(lines) else ""

@@ -183,7 +183,8 @@ def refuse_other_recipe(folder: Path, then: Mapping[str, object], now: Mapping[s
         raise CheckpointError(
             "the checkpoint was made by another recipe\n  " + "\n  ".join(differing),
             where=str(folder),
-            help="change these keys back; to go on with other settings, start a new run from the adapter or model",
+            help="change these keys back; to go on with other settings, start a new run whose lora_model_dir (adapter)"
+            " or base_model (model) is the old output_dir",
         )
 
 
