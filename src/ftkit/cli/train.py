@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     # on two cores under a load of 7, 300 small products took 22 seconds with spinning threads and 4 with sleeping ones.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-    # bitsandbytes warns at import, on some CPUs, that an optional package is missing; it reads like a failure and is none.
+    # bitsandbytes warns at import, on some CPUs, that an optional package is missing; it sounds like a failure.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
     import ftkit
