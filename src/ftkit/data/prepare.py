@@ -23,6 +23,7 @@ from ftkit.data.encode import Encoded, FastEncoder, Marked, fast_encoder
 from ftkit.data.formats.fields import Formatter
 from ftkit.data.formats.thinking import check_reasoning
 from ftkit.data.masks import MaskRules, mask_rules
+from ftkit.data.mixture import mix
 from ftkit.data.proof import DOUBLED_BOS, MISSING_END, Broken, PromptSample, compare_prompt, has_doubled, trains_end
 from ftkit.data.sources.source import Source, open_source
 from ftkit.data.split import hold_out
@@ -73,14 +74,16 @@ def prepare(
         DataError: a source, row, template or setting cannot be used, or no document is left.
     """
     encoder = fast_encoder(tokenizer)
-    entries = [_open_entry(data, dataset, tokenizer, eot_tokens) for dataset in data.datasets]
+    entries = [_open_entry(data, dataset, tokenizer, eot_tokens, cache_dir) for dataset in data.datasets]
     if not entries:
         raise DataError("the recipe names no data set", where="datasets", help="add datasets: [{path: ..., type: ...}]")
     job = _Job(data, encoder, sequence_len, eot_tokens, on_progress)
-    train, train_report = job.run(entries, cache_dir)
+    everything, train_report = job.run(entries, cache_dir)
+    train = mix(everything, train_report, data.datasets, seed)
     if data.test_datasets:
-        tests = [_open_entry(data, dataset, tokenizer, eot_tokens) for dataset in data.test_datasets]
-        evaluation, evaluation_report = job.run(tests, cache_dir)
+        tests = [_open_entry(data, dataset, tokenizer, eot_tokens, cache_dir) for dataset in data.test_datasets]
+        everything, evaluation_report = job.run(tests, cache_dir)
+        evaluation = mix(everything, evaluation_report, data.test_datasets, seed)
         held_out: tuple[ExampleStore, ExampleStore | None] = train, evaluation
     else:
         held_out, evaluation_report = hold_out(train, data.val_set_size, seed), None
@@ -100,6 +103,10 @@ class _Entry:
     rules: MaskRules
     template: NamedTemplate | None
     renderer: Renderer | None
+
+    def shape(self) -> str:
+        """What of the entry shapes tokens: all but its weight, by which documents are chosen afterwards."""
+        return self.dataset.model_copy(update={"weight": None}).model_dump_json()
 
     def mark(self, row: Row, default_system: str | None, sample: PromptSample) -> Marked:
         """A row's text and trained spans, and what it breaks.
@@ -133,7 +140,9 @@ class _Entry:
         )
 
 
-def _open_entry(data: DataSection, dataset: DatasetSection, tokenizer: Any, eot_tokens: tuple[str, ...]) -> _Entry:
+def _open_entry(
+    data: DataSection, dataset: DatasetSection, tokenizer: Any, eot_tokens: tuple[str, ...], cache_dir: Path | None
+) -> _Entry:
     type_ = dataset.type if isinstance(dataset.type, str) else "custom" if dataset.type else str(dataset.type)
     if type_ not in catalog.FORMATS:
         raise DataError(
@@ -141,17 +150,14 @@ def _open_entry(data: DataSection, dataset: DatasetSection, tokenizer: Any, eot_
             where=dataset.path,
             help=f"use one of {', '.join(sorted(catalog.FORMATS))}, or write a type of your own (format, field_...)",
         )
-    if dataset.weight is not None:
-        raise DataError(
-            "mixing by weight is not supported yet", where=dataset.path, help="leave weight out, or use shards"
-        )
     formatter: Formatter = catalog.load(catalog.FORMATS[type_])(dataset)
     is_chat = type_.partition(".")[0] in CONVERSATIONS
     template = choose_template(data, dataset, tokenizer) if is_chat else None
     if template:
         check_reasoning(dataset, template.text)
     renderer = build_renderer(template, tokenizer, eot_tokens) if template else None
-    return _Entry(dataset, open_source(dataset), formatter, mask_rules(data, dataset), template, renderer)
+    source = open_source(dataset, cache_dir / "downloads" if cache_dir else None)
+    return _Entry(dataset, source, formatter, mask_rules(data, dataset), template, renderer)
 
 
 def _with_system(conversation: Conversation, default: str | None) -> Conversation:
@@ -210,7 +216,7 @@ class _Job:
             "dataset_exact_deduplication",
         )
         return {
-            "the data set entry": [entry.dataset.model_dump_json() for entry in entries],
+            "the data set entry": [entry.shape() for entry in entries],
             "the data's bytes": [entry.source.digest() for entry in entries],
             "the mask rules": [entry.rules.described() for entry in entries],
             "the chat template": [entry.template for entry in entries],

@@ -1,7 +1,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -100,20 +107,174 @@ def test_a_missing_file_is_said_with_its_whole_path_and_without_the_network(tmp_
     )
 
 
-def test_a_hub_id_that_cannot_be_reached_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
+class Silent(BaseHTTPRequestHandler):
+    """Serves the files of a folder with their bytes' length as the mark of their content, and says nothing."""
 
-    def unreachable(*_: object, **__: object) -> None:
-        raise ConnectionError("offline mode is enabled")
+    folder: Path
 
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    def do_GET(self) -> None:
+        file = self.folder / self.path.partition("?")[0].lstrip("/")
+        if not file.is_file():
+            return self.send_error(404)
+        self.send_response(200)
+        self.send_header("ETag", str(file.stat().st_size))
+        self.end_headers()
+        self.wfile.write(file.read_bytes())
+        return None
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """An address that serves the files of a folder, and the folder."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    handler = type("Handler", (Silent,), {"folder": folder})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as serving:
+        thread = Thread(target=serving.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{serving.server_address[1]}", folder
+        serving.shutdown()
+        thread.join()
+
+
+def test_a_hub_that_does_not_answer_is_said_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    start = time.monotonic()
     with pytest.raises(DataError) as caught:
         rows("abacusai/SystemChat")
+    assert time.monotonic() - start < 10  # the import of `datasets` is the most of it
     assert str(caught.value) == (
         "abacusai/SystemChat: neither a local file nor a data set of the hub that can be read now, "
-        "got abacusai/SystemChat (offline mode is enabled)\n"
+        "got abacusai/SystemChat (http://127.0.0.1:9 does not answer: [Errno 111] Connection refused)\n"
         "help: for a local file give its path; for a hub id check the name, the connection and HF_HUB_OFFLINE"
     )
+
+
+def test_a_hub_id_that_does_not_exist_says_so(monkeypatch: pytest.MonkeyPatch, server: tuple[str, Path]) -> None:
+    import datasets
+    from huggingface_hub import constants
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise ConnectionError("no such data set")
+
+    monkeypatch.setattr(constants, "ENDPOINT", server[0])
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(DataError, match=r"got abacusai/SystemChat \(no such data set\)"):
+        rows("abacusai/SystemChat")
+
+
+def remote(address: str, downloads: Path, **keys: Any) -> list[tuple[Any, str]]:
+    found = open_source(DatasetSection(path=address, **keys), downloads).rows()
+    return [(dict(row.values), str(row.where)) for row in found]
+
+
+def test_a_file_of_the_web_is_read_and_copied_once(tmp_path: Path, server: tuple[str, Path]) -> None:
+    address, folder = server
+    write(folder / "rows.jsonl", '{"a": "007"}\n')
+    for query in ("", "?download=true"):
+        url = f"{address}/rows.jsonl{query}"
+        assert remote(url, tmp_path / "copies") == [({"a": "007"}, f"{url}:1")]
+    assert remote(f"{address}/rows.jsonl", tmp_path / "copies")
+    assert len(list((tmp_path / "copies").iterdir())) == 2
+    write(folder / "rows.jsonl", '{"a": "1"}\n{"a": "2"}\n')
+    assert [row["a"] for row, _ in remote(f"{address}/rows.jsonl", tmp_path / "copies")] == ["1", "2"]
+
+
+def test_the_digest_of_a_remote_file_follows_its_bytes_not_its_copy(tmp_path: Path, server: tuple[str, Path]) -> None:
+    address, folder = server
+    write(folder / "rows.jsonl", '{"a": 1}')
+    dataset = DatasetSection(path=f"{address}/rows.jsonl")
+    assert open_source(dataset, tmp_path / "one").digest() == open_source(dataset, tmp_path / "two").digest()
+
+
+def test_an_address_without_a_file_is_an_error(tmp_path: Path, server: tuple[str, Path]) -> None:
+    with pytest.raises(DataError, match=r"rows.jsonl: the address cannot be read: HTTP Error 404: Not Found"):
+        remote(f"{server[0]}/rows.jsonl", tmp_path)
+
+
+def test_addresses_of_fsspec_are_read(tmp_path: Path) -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for name in ("train-0.jsonl", "train-1.jsonl", "test-0.jsonl", "README.md"):
+        memory.pipe(f"/corpus/{name}", json.dumps({"a": name}).encode())
+    assert remote("memory://corpus/test-0.jsonl", tmp_path) == [
+        ({"a": "test-0.jsonl"}, "memory:///corpus/test-0.jsonl:1")
+    ]
+    names = [row["a"] for row, _ in remote("memory://corpus/*-0.jsonl", tmp_path)]
+    assert names == ["test-0.jsonl", "train-0.jsonl"]
+    assert [row["a"] for row, _ in remote("memory:///corpus", tmp_path, ds_type="json")] == [
+        "train-0.jsonl",
+        "train-1.jsonl",
+    ]
+    files = remote("memory://corpus", tmp_path, data_files=("test-0.jsonl",))
+    assert [row["a"] for row, _ in files] == ["test-0.jsonl"]
+
+
+def test_a_file_address_is_read_in_place(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", '{"a": 1}')
+    assert remote(f"file://{path}", tmp_path / "copies") == [({"a": 1}, f"{path}:1")]
+    assert not (tmp_path / "copies").exists()
+    with pytest.raises(DataError, match="the address cannot be read: no such file"):
+        remote(f"file://{tmp_path}/none.jsonl", tmp_path)
+
+
+def test_an_address_that_needs_a_package_names_it(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"s3://bucket/rows.jsonl: this kind of address cannot be read: .*s3fs"):
+        remote("s3://bucket/rows.jsonl", tmp_path)
+    with pytest.raises(DataError, match="this kind of address cannot be read"):
+        remote("nowhere://bucket/rows.jsonl", tmp_path)
+
+
+def test_a_folder_with_splits_gives_the_one_asked_for(tmp_path: Path) -> None:
+    for name in ("data/train-00000-of-00001.jsonl", "data/test.jsonl", "validation/rows.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / name, "\n".join(json.dumps({"a": name[:6] + str(number)}) for number in range(4)))
+    write(tmp_path / "README.md", "about")
+    write(tmp_path / "dataset_infos.json", "{}")
+
+    def given(**keys: Any) -> list[str]:
+        return [row["a"] for row in (row for row, _ in rows(tmp_path, **keys))]
+
+    assert given() == given(split="train")
+    assert len(given()) == 4
+    assert given(split="test[:2]") == ["data/t0", "data/t1"]
+    assert given(split="dev[75%:]+test[:1]") == ["valida3", "data/t0"]
+    with pytest.raises(DataError, match="files hold no split 'holdout', got test, train, validation"):
+        given(split="holdout")
+
+
+def test_what_datasets_saved_is_read(tmp_path: Path) -> None:
+    import datasets
+
+    splits = {"train": [{"text": "007"}, {"text": "b"}], "test": [{"text": "c"}]}
+    made = datasets.DatasetDict({name: datasets.Dataset.from_list(own) for name, own in splits.items()})
+    made.save_to_disk(tmp_path / "both")
+    made["train"].save_to_disk(tmp_path / "one")
+    assert [row["text"] for row, _ in rows(tmp_path / "both")] == ["007", "b"]
+    assert [row["text"] for row, _ in rows(tmp_path / "both", split="test")] == ["c"]
+    assert [row["text"] for row, _ in rows(tmp_path / "one", split="train[1:]")] == ["b"]
+
+
+def test_files_are_read_alike_under_any_locale(tmp_path: Path) -> None:
+    write(tmp_path / "rows.jsonl", '{"a": "é 你好"}')
+    write(tmp_path / "rows.txt", "é 你好")
+    code = (
+        "import sys; from ftkit.data.sources.source import open_source\n"
+        "from ftkit.recipe.section.data import DatasetSection\n"
+        "for name in sys.argv[1:]:\n"
+        "    print([ascii(dict(r.values)) for r in open_source(DatasetSection(path=name)).rows()])"
+    )
+    where = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", code, str(tmp_path / "rows.jsonl"), str(tmp_path / "rows.txt")]
+    out = subprocess.run(command, env=where, capture_output=True, text=True, check=True).stdout
+    assert out.count("\\\\xe9 \\\\u4f60\\\\u597d") == 2
 
 
 def test_globs_folders_and_data_files(tmp_path: Path) -> None:

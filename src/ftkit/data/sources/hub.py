@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from ftkit.data.values import Row, Where
 from ftkit.errors import DataError
 from ftkit.recipe.section.data import DatasetSection
+
+SECONDS_TO_ANSWER = 3
 
 
 def load_hub(dataset: DatasetSection) -> Any:
@@ -18,6 +23,8 @@ def load_hub(dataset: DatasetSection) -> Any:
     """
     import datasets
 
+    if not _is_cached(dataset.path):
+        _reach(dataset.path)
     try:
         return datasets.load_dataset(
             dataset.path,
@@ -27,17 +34,47 @@ def load_hub(dataset: DatasetSection) -> Any:
             data_files=dataset.data_files,
         )
     except (ConnectionError, FileNotFoundError) as absent:  # DatasetNotFoundError and the offline errors are these
-        raise DataError(
-            f"neither a local file nor a data set of the hub that can be read now, got {dataset.path} ({absent})",
-            where=dataset.path,
-            help="for a local file give its path; for a hub id check the name, the connection and HF_HUB_OFFLINE",
-        ) from absent
+        raise _absent(dataset.path, absent) from absent
     except ValueError as bad:
         raise DataError(
             f"the hub's data set cannot be read as asked: {bad}",
             where=dataset.path,
             help="check name, split and data_files of this data set",
         ) from bad
+
+
+def _is_cached(path: str) -> bool:
+    """Whether `datasets` has prepared it here before."""
+    from datasets import config
+
+    return (Path(config.HF_DATASETS_CACHE) / path.replace("/", "___")).is_dir()
+
+
+def _reach(path: str) -> None:
+    """Ask the hub for a sign of life: `datasets` tries five times, half a minute, before it says that there is none.
+
+    Raises:
+        DataError: there is none.
+    """
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        raise _absent(path, "HF_HUB_OFFLINE is set, and it was not read here before")
+    request = Request(constants.ENDPOINT, method="HEAD")  # the hub's own address
+    try:
+        urlopen(request, timeout=SECONDS_TO_ANSWER).close()
+    except HTTPError:
+        return  # it answers, if only that it has no such page
+    except OSError as silent:
+        raise _absent(path, f"{constants.ENDPOINT} does not answer: {getattr(silent, 'reason', silent)}") from silent
+
+
+def _absent(path: str, why: object) -> DataError:
+    return DataError(
+        f"neither a local file nor a data set of the hub that can be read now, got {path} ({why})",
+        where=path,
+        help="for a local file give its path; for a hub id check the name, the connection and HF_HUB_OFFLINE",
+    )
 
 
 def hub_rows(table: Any, path: str) -> Iterator[Row]:

@@ -6,6 +6,7 @@ import glob
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from ftkit.data.sources.folder import files_of_folder
 from ftkit.data.sources.json_rows import count_lines, json_rows
 from ftkit.data.sources.table_rows import arrow_rows, count_parquet, csv_rows, parquet_rows, text_rows, tsv_rows
 from ftkit.data.values import Row
@@ -33,8 +34,11 @@ def is_local_file_name(path: str) -> bool:
     return ending in READERS or path.startswith((".", "/", "~", "\\")) or "*" in path or path[1:3] == ":\\"
 
 
-def local_files(path: str, data_files: Sequence[str]) -> tuple[Path, ...]:
+def local_files(path: str, data_files: Sequence[str], split: str = "train") -> tuple[Path, ...]:
     """The files that `path` (and `data_files` under it) name, sorted within each pattern.
+
+    Args:
+        split: which split's files of a folder.
 
     Raises:
         DataError: nothing is there.
@@ -45,31 +49,25 @@ def local_files(path: str, data_files: Sequence[str]) -> tuple[Path, ...]:
     if data_files:
         return tuple(file for pattern in data_files for file in _matches(str(base / pattern)))
     if base.is_dir():
-        files = tuple(f for f in sorted(base.rglob("*")) if f.is_file() and f.suffix[1:].lower() in READERS)
-        if not files:
-            raise DataError(
-                f"the folder holds no data file, got {base.absolute()}",
-                where=path,
-                help=f"put a file there that ends in one of {', '.join(sorted(READERS))}",
-            )
-        return files
+        return files_of_folder(base, split, READERS)
     return _matches(str(base))
 
 
-def read_file(path: Path, kind: str | None) -> Iterator[Row]:
+def read_file(path: Path, kind: str | None, name: str | None = None) -> Iterator[Row]:
     """The rows of one file.
 
     Args:
+        name: what messages call it, if not by its path.
         kind: the recipe's `ds_type`; None goes by the file's ending.
     """
     ending = kind or path.suffix[1:].lower()
     if ending not in READERS:
         raise DataError(
             f"cannot tell the kind of file, got ending {ending!r}" if not kind else f"unknown ds_type, got {kind!r}",
-            where=str(path),
+            where=name or str(path),
             help=f"set ds_type to one of {', '.join(sorted(READERS))}",
         )
-    return READERS[ending](path, str(path))
+    return READERS[ending](path, name or str(path))
 
 
 def count_rows(path: Path, kind: str | None) -> int | None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, BinaryIO
 
+from ftkit.data.sources.folder import of_split
 from ftkit.data.sources.hub import hub_rows, load_hub
-from ftkit.data.sources.local import count_rows, is_local_file_name, local_files, read_file
+from ftkit.data.sources.local import READERS, count_rows, is_local_file_name, local_files, read_file
+from ftkit.data.sources.remote import fetch, is_remote
 from ftkit.data.values import Row
 from ftkit.errors import DataError
 from ftkit.recipe.section.data import DatasetSection
@@ -26,20 +29,38 @@ class Source:
 
     Args:
         files: local files; empty for a data set of the hub.
+        addresses: local copy -> the address it came from, which messages name.
         table: the loaded `datasets.Dataset` of the hub; None for local files.
     """
 
     dataset: DatasetSection
     files: tuple[Path, ...]
     table: Any = None
+    addresses: Mapping[Path, str] = field(default_factory=dict)
 
     def rows(self) -> Iterator[Row]:
         """Rows in the order of the files; of `shards` parts, dealt out like cards, the one asked for."""
         first, step = self.dataset.shards_idx or 0, self.dataset.shards or 1
         if self.table is not None:
             return islice(hub_rows(self.table, self.dataset.path), first, None, step)
-        rows = (row for file in self.files for row in read_file(file, self.dataset.ds_type))
-        return islice(_sliced(rows, self.dataset), first, None, step)
+        parts = (self._part(part.strip()) for part in (self.dataset.split or "train").split("+"))
+        return islice(chain.from_iterable(parts), first, None, step)
+
+    def _part(self, split: str) -> Iterator[Row]:
+        """Rows of one split or slice."""
+        files = self.files
+        if len(files) > 1:  # a folder may hold several splits
+            files = self._remote_files(split) if self.addresses else _files(self.dataset, split)
+        rows = (row for f in files for row in read_file(f, self.dataset.ds_type, self.addresses.get(f)))
+        return _sliced(rows, split, self.dataset.path)
+
+    def _remote_files(self, split: str) -> tuple[Path, ...]:
+        """The copies that hold a split, by the names of the files in their folder; all of a glob or of data_files."""
+        folder = self.dataset.path.rstrip("/") + "/"
+        below = {file: address.removeprefix(folder) for file, address in self.addresses.items()}
+        if self.dataset.data_files or any("://" in name for name in below.values()):
+            return self.files
+        return of_split({file: Path(name) for file, name in below.items()}, split.partition("[")[0], folder)
 
     def count(self) -> int | None:
         """Rows there are, at the cost of a glance: None where only reading them all tells."""
@@ -57,14 +78,17 @@ class Source:
         hasher = hashlib.sha256()
         for file in self.files:
             with file.open("rb") as opened:
-                hasher.update(f"{file}\n{_sha256(opened)}\n".encode())
+                hasher.update(f"{self.addresses.get(file, file)}\n{_sha256(opened)}\n".encode())
         if self.table is not None:
             hasher.update(f"{self.dataset.path} {self.table._fingerprint}".encode())
         return hasher.hexdigest()
 
 
-def open_source(dataset: DatasetSection) -> Source:
-    """Find the data set `dataset` names: here first, then on the hub if the path can be a hub id.
+def open_source(dataset: DatasetSection, downloads: Path | None = None) -> Source:
+    """Find the data set `dataset` names: at its address, here, or else on the hub if the path can be a hub id.
+
+    Args:
+        downloads: folder that keeps copies of remote files; None takes a temporary one.
 
     Raises:
         DataError: it is nowhere.
@@ -76,22 +100,32 @@ def open_source(dataset: DatasetSection) -> Source:
             help="the first of `shards` parts is 0; set shards to the number of parts",
         )
     data_files = (dataset.data_files,) if isinstance(dataset.data_files, str) else dataset.data_files or ()
+    if is_remote(dataset.path):
+        kept = downloads or Path(mkdtemp(prefix="ftkit-"))
+        addresses = fetch(dataset.path, data_files, kept, READERS)
+        return Source(dataset, tuple(addresses), addresses=addresses)
     is_here = Path(dataset.path).expanduser().exists() or is_local_file_name(dataset.path)
     if is_here or (dataset.path in ("json", "csv", "parquet", "text", "arrow") and data_files):
-        return Source(dataset, local_files(dataset.path, data_files))
+        parts = (dataset.split or "train").split("+")
+        files = dict.fromkeys(chain.from_iterable(_files(dataset, part.strip()) for part in parts))
+        return Source(dataset, tuple(files))
     if not HUB_ID.fullmatch(dataset.path):
         return Source(dataset, local_files(dataset.path, ()))  # raises: not found
     return Source(dataset, (), load_hub(dataset))
 
 
-def _sliced(rows: Iterator[Row], dataset: DatasetSection) -> Iterator[Row]:
-    if not dataset.split:
-        return rows
-    match = SLICE.fullmatch(dataset.split)
+def _files(dataset: DatasetSection, split: str) -> tuple[Path, ...]:
+    """The local files of one split or slice."""
+    data_files = (dataset.data_files,) if isinstance(dataset.data_files, str) else dataset.data_files or ()
+    return local_files(dataset.path, data_files, split.partition("[")[0])
+
+
+def _sliced(rows: Iterator[Row], split: str, path: str) -> Iterator[Row]:
+    match = SLICE.fullmatch(split)
     if not match:
         raise DataError(
-            f"a split is a name or a slice of one, got {dataset.split!r}",
-            where=dataset.path,
+            f"a split is a name or a slice of one, got {split!r}",
+            where=path,
             help="write split: train, train[:100] or train[10%:20%]",
         )
     start, end = match["start"], match["end"]
