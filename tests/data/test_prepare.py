@@ -485,7 +485,7 @@ def test_a_miss_says_what_changed(tmp_path: Path, chatml: Any) -> None:
     path, cache = write_rows(tmp_path / "rows.jsonl", LONG), tmp_path / "cache"
 
     def why(**keys: Any) -> str:
-        return prepared(path, chatml, cache, **keys).report.train.cache.partition(";")[0]
+        return prepared(path, chatml, cache, **keys).report.train.cache
 
     assert why() == "miss: nothing like it was prepared before"
     assert why(sequence_len=2048) == "miss: sequence_len changed"

@@ -17,6 +17,9 @@ from ftkit.errors import FtkitError
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "train": ("ftkit.cli.train", "run a recipe"),
     "check": ("ftkit.cli.check", "say everything that is wrong with recipes, without running them"),
+    "prepare": ("ftkit.cli.prepare", "prepare the data of a recipe and report what is trained"),
+    "preprocess": ("ftkit.cli.prepare", "the same as prepare"),
+    "preview": ("ftkit.cli.preview", "show rows as a run sees them, tokens coloured by what is trained"),
     "migrate": ("ftkit.cli.migrate", "rewrite an old recipe in today's dialect"),
     "schema": ("ftkit.cli.schema", "write the JSON schema of recipes, for editors"),
 }
@@ -30,7 +33,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = importlib.import_module(COMMANDS[words[0]][0])
     parser = argparse.ArgumentParser(prog="ftkit")
     command.add_parser(parser.add_subparsers(required=True))
-    return guarded(lambda: command.run(parser.parse_args(words)))
+    return guarded(lambda: command.run(parsed(parser, words)))
+
+
+def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """The command line, with `key=value` after options too, which argparse would not take."""
+    arguments, rest = parser.parse_known_args(words)
+    if rest and (not hasattr(arguments, "overrides") or any(word.startswith("-") or "=" not in word for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.overrides = [*arguments.overrides, *rest]
+    return arguments
 
 
 def guarded(run: Callable[[], int]) -> int:

@@ -63,11 +63,13 @@ class PartReport:
 
     Args:
         cache: `hit`, `miss` or `off`, and why.
+        folder: where the prepared data lies, and `rejected.jsonl` if rows were left out; empty without a cache.
     """
 
     sets: tuple[SetAccount, ...]
     rejected: tuple[Rejected, ...] = ()
     cache: str = "off"
+    folder: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a JSON file."""
@@ -131,10 +133,10 @@ def write_rejected(path: Path, rejected: Sequence[Rejected]) -> None:
         path.unlink(missing_ok=True)  # of an earlier run in this folder
 
 
-def part_from_json(values: Mapping[str, Any], *, cache: str) -> PartReport:
+def part_from_json(values: Mapping[str, Any], *, cache: str, folder: str) -> PartReport:
     """Read back what `PartReport.to_json` gave."""
     sets = tuple(SetAccount(**account) for account in values["sets"])
-    return PartReport(sets, tuple(Rejected(**row) for row in values["rejected"]), cache)
+    return PartReport(sets, tuple(Rejected(**row) for row in values["rejected"]), cache, folder)
 
 
 def _summed(counts: list[dict[str, int]]) -> dict[str, int]:

@@ -65,7 +65,7 @@ def read_cache(folder: Path) -> tuple[ExampleStore, PartReport] | None:
         meta = json.loads((folder / META).read_text(encoding="utf8"))
     except FileNotFoundError:
         return None
-    return open_store(folder, meta["files"]), part_from_json(meta["report"], cache=f"hit: {folder}")
+    return open_store(folder, meta["files"]), part_from_json(meta["report"], cache="hit", folder=str(folder))
 
 
 def write_cache(folder: Path, store: ExampleStore, report: PartReport, parts: Mapping[str, Any]) -> None:

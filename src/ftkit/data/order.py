@@ -91,6 +91,10 @@ class StepPlan:
         """Document indices of the whole step, over all ranks, in the global order."""
         return list(chain.from_iterable(self.packs[i] for i in self._packs_of(step)))
 
+    def packs_in(self, step: int) -> list[list[int]]:
+        """The packs of the whole step, each as its documents."""
+        return [list(self.packs[i]) for i in self._packs_of(step)]
+
     @property
     def _packs_per_step(self) -> int:
         return self.micro_batch_size * self.accumulation * self.world_size

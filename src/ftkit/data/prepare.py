@@ -186,12 +186,12 @@ class _Job:
             found = read_cache(folder)
             if found:
                 return found
-            store, report = self._fresh(entries, f"miss: {why_missed(folder, parts)}; now in {folder}")
+            store, report = self._fresh(entries, f"miss: {why_missed(folder, parts)}", str(folder))
             write_cache(folder, store, report, parts)
             written = read_cache(folder)
         return (written[0], report) if written else (store, report)
 
-    def _fresh(self, entries: list[_Entry], cache: str) -> tuple[ExampleStore, PartReport]:
+    def _fresh(self, entries: list[_Entry], cache: str, folder: str = "") -> tuple[ExampleStore, PartReport]:
         writer, rejected = StoreWriter(), list[Rejected]()
         counts = [entry.source.count() for entry in entries]
         expected = None if None in counts else sum(count or 0 for count in counts)
@@ -200,7 +200,7 @@ class _Job:
             before = sum(account.rows for account in accounts)
             tell = partial(self._tell, before, expected)
             accounts.append(self._entry(entry, writer, rejected, tell))
-        return writer.in_memory(), PartReport(tuple(accounts), tuple(rejected), cache)
+        return writer.in_memory(), PartReport(tuple(accounts), tuple(rejected), cache, folder)
 
     def _tell(self, before: int, expected: int | None, rows: int) -> None:
         self.on_progress(before + rows, expected)
