@@ -25,6 +25,7 @@ FORMATS: Mapping[str, str] = {
     "custom": "ftkit.data.formats.custom:build",
     "oasst": "ftkit.data.formats.oasst:build",
     "query_response": "ftkit.data.formats.history:build",
+    "pretokenized": "ftkit.data.formats.pretokenized:build",
     "gpteacher": "ftkit.data.formats.alpaca:build_gpteacher",
     "completion": "ftkit.data.formats.completion:build",
     "pretrain": "ftkit.data.formats.completion:build",

@@ -47,12 +47,12 @@ SETS: dict[str, dict[str, Any]] = {
     "v1_dpo_chosen_messages.jsonl": {"type": "chat_template", "field_messages": "chosen_messages"},
     "reason_tool_use_content_parts.jsonl": {"type": "chat_template", "template": "trl__qwen3_training"},
     "oasst_en_100_messages.jsonl": {"type": "oasst"},
+    "oasst_realistic_seed.json": {"type": "oasst"},
     "dpo_en_sharegpt.json": {"type": "sharegpt"},  # the chosen answer apart: only earlier turns are trained
     "toolcall_dpo_zh.jsonl": {"type": "sharegpt"},
 }
 # Files that hold no rows to fine-tune on as they stand: each refused with a way on.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "oasst_realistic_seed.json": ({"type": "oasst"}, "rows linked by parent ids must be joined to trees first"),
     "ms_swift_math_rft.json": ({"type": "alpaca"}, "the row has no column 'instruction'"),
     "roleplay_nurse_zh.jsonl": ({"type": "sharegpt"}, "the row has no column 'conversations'"),
     "mllm_images.json": ({"type": "chat_template"}, "the row has images, and only text can be trained on"),

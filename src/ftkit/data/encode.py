@@ -16,7 +16,7 @@ import numpy as np
 
 from ftkit.data.masks import Span
 from ftkit.data.proof import Broken
-from ftkit.data.values import Where
+from ftkit.data.values import Tokens, Where
 from ftkit.errors import DataError
 
 
@@ -30,6 +30,7 @@ class Marked:
         trains_end: the last trained turn's end is trained: the model learns to stop.
         broken: the invariants that the row breaks.
         compared: its prompt was held against that of inference.
+        tokens: the row came as tokens; `text` is then empty.
         leaves_out_tools: the row has tools, and the template does not write them.
     """
 
@@ -43,6 +44,7 @@ class Marked:
     broken: tuple[Broken, ...] = ()
     compared: bool = False
     leaves_out_tools: bool = False
+    tokens: Tokens | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +87,32 @@ class FastEncoder:
     bos_to_double: int | None = None
 
     def encode(self, texts: Sequence[Marked]) -> list[Encoded]:
-        """Tokenize a batch on all cores."""
+        """Tokenize a batch on all cores.
+
+        Raises:
+            DataError: a row came with an id that the tokenizer does not have.
+        """
         encodings = self.backend.encode_batch([marked.text for marked in texts], add_special_tokens=False)
         return [self._masked(marked, encoding) for marked, encoding in zip(texts, encodings, strict=True)]
 
+    def _taken(self, tokens: Tokens) -> Encoded:
+        """Tokens as they came, but for the first, which nothing predicts."""
+        known = self.backend.get_vocab_size(with_added_tokens=True)
+        strange = tokens.ids[(tokens.ids < 0) | (tokens.ids >= known)]
+        if len(strange):
+            raise DataError(
+                f"the tokenizer has ids below {known}, got {strange[0]}",
+                where=str(tokens.where),
+                help="use the tokenizer that the rows were made with (tokenizer_config)",
+            )
+        trained = tokens.trained.copy()
+        trained[:1] = False
+        borders = np.flatnonzero(np.diff(trained, prepend=False, append=False)).reshape(-1, 2)
+        return Encoded(tokens.ids, trained, [Span(first, last, "all") for first, last in borders.tolist()])
+
     def _masked(self, marked: Marked, encoding: Any) -> Encoded:
+        if marked.tokens is not None:
+            return self._taken(marked.tokens)
         ids = encoding.ids
         before = [self.bos] if marked.add_bos and self.bos is not None and ids[:1] != [self.bos] else []
         after = [self.eos] if marked.add_eos and self.eos is not None and ids[-1:] != [self.eos] else []

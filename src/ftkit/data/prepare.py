@@ -7,7 +7,7 @@ the store. Every row is accounted for. The result is cached under a name made of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -20,15 +20,16 @@ from ftkit.data.cache import cache_key, lock, read_cache, why_missed, write_cach
 from ftkit.data.chat.choose import NamedTemplate, build_renderer, choose_template
 from ftkit.data.chat.renderer import Renderer
 from ftkit.data.encode import Encoded, FastEncoder, Marked, fast_encoder
-from ftkit.data.formats.fields import Formatter
+from ftkit.data.formats.fields import Formatter, likely_type
+from ftkit.data.formats.links import join_links
 from ftkit.data.formats.thinking import check_reasoning
-from ftkit.data.masks import MaskRules, mask_rules
+from ftkit.data.masks import MaskRules, Span, mask_rules
 from ftkit.data.mixture import mix
 from ftkit.data.proof import DOUBLED_BOS, MISSING_END, Broken, PromptSample, compare_prompt, has_doubled, trains_end
 from ftkit.data.sources.source import Source, open_source
 from ftkit.data.split import hold_out
 from ftkit.data.store import ExampleStore, StoreWriter
-from ftkit.data.values import Conversation, Message, Row, Segments, Where
+from ftkit.data.values import Conversation, Message, Row, Segments, Tokens, Where
 from ftkit.errors import DataError
 from ftkit.recipe.section.data import DataSection, DatasetSection
 
@@ -108,6 +109,11 @@ class _Entry:
         """What of the entry shapes tokens: all but its weight, by which documents are chosen afterwards."""
         return self.dataset.model_copy(update={"weight": None}).model_dump_json()
 
+    def rows(self) -> Iterator[Row]:
+        """The source's rows; messages one a row are joined to trees."""
+        rows = self.source.rows()
+        return join_links(rows) if self.dataset.type == "oasst" else rows
+
     def mark(self, row: Row, default_system: str | None, sample: PromptSample) -> Marked:
         """A row's text and trained spans, and what it breaks.
 
@@ -119,6 +125,9 @@ class _Entry:
             text, spans = self.rules.of_segments(record)
             ends = record.add_eos and bool(record.segments) and record.segments[-1].train
             return Marked(text, spans, row.where, record.add_bos, record.add_eos, trains_end=ends)
+        if isinstance(record, Tokens):
+            spans = [Span(0, 0, "all")] if record.trained[1:].any() else []
+            return Marked("", spans, row.where, tokens=record)
         if self.renderer is None:
             raise AssertionError("formats of conversations have a template")
         record = _with_system(record, default_system)
@@ -143,7 +152,8 @@ class _Entry:
 def _open_entry(
     data: DataSection, dataset: DatasetSection, tokenizer: Any, eot_tokens: tuple[str, ...], cache_dir: Path | None
 ) -> _Entry:
-    type_ = dataset.type if isinstance(dataset.type, str) else "custom" if dataset.type else str(dataset.type)
+    source = open_source(dataset, cache_dir / "downloads" if cache_dir else None)
+    type_ = "custom" if isinstance(dataset.type, Mapping) else dataset.type or _told_by_rows(source, dataset.path)
     if type_ not in catalog.FORMATS:
         raise DataError(
             f"unknown data set type, got {type_}",
@@ -156,8 +166,22 @@ def _open_entry(
     if template:
         check_reasoning(dataset, template.text)
     renderer = build_renderer(template, tokenizer, eot_tokens) if template else None
-    source = open_source(dataset, cache_dir / "downloads" if cache_dir else None)
     return _Entry(dataset, source, formatter, mask_rules(data, dataset), template, renderer)
+
+
+def _told_by_rows(source: Source, path: str) -> str:
+    """The type of a data set whose entry names none: rows of tokens can be nothing else; others are only guessed at."""
+    first = next(source.rows(), None)
+    column, type_ = likely_type(first) if first else ("", "")
+    if type_ == "pretokenized" or first is None:
+        return "pretokenized"
+    raise DataError(
+        "the data set has no type",
+        where=path,
+        help=f"row 1 has `{column}`; did you mean type: {type_}?"
+        if type_
+        else f"name one: {', '.join(sorted(catalog.FORMATS))} (row 1 has {', '.join(first.values)})",
+    )
 
 
 def _with_system(conversation: Conversation, default: str | None) -> Conversation:
@@ -246,7 +270,7 @@ class _Job:
     def _usable(self, entry: _Entry, account: SetAccount, rejected: list[Rejected]) -> Iterator[Marked]:
         """Rows as marked text; a bad row raises, or is set aside."""
         sample = PromptSample()
-        for row in entry.source.rows():
+        for row in entry.rows():
             account.rows += 1
             try:
                 marked = entry.mark(row, self.data.default_system_message, sample)

@@ -97,6 +97,15 @@ class Segments:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """A row that came as tokens: `ids` int32 and whether each is trained, arrays of equal length."""
+
+    ids: np.ndarray
+    trained: np.ndarray
+    where: Where
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
     """One tokenized document: `input_ids` and `labels`, int32 arrays of equal length; labels are not shifted."""
 

@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 
 from ftkit import catalog
-from ftkit.data.values import Conversation, Row, Segments, Where
+from ftkit.data.values import Conversation, Row, Segments, Tokens, Where
 from ftkit.errors import DataError
 from ftkit.recipe.section.data import DatasetSection
 
 WHERE = Where("rows.jsonl", 3)
 
 
-def formatted(type_: str, values: dict[str, Any], **keys: Any) -> Conversation | Segments:
+def formatted(type_: str, values: dict[str, Any], **keys: Any) -> Conversation | Segments | Tokens:
     dataset = DatasetSection(path="rows.jsonl", type=type_, **keys)
     record = catalog.load(catalog.FORMATS[type_])(dataset)(Row(values, WHERE))
-    assert isinstance(record, Conversation | Segments)
+    assert isinstance(record, Conversation | Segments | Tokens)
     return record
 
 

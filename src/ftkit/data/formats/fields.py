@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ftkit.data.values import Conversation, Row, Segments
+from ftkit.data.values import Conversation, Row, Segments, Tokens
 from ftkit.errors import DataError
 
-Formatter = Callable[[Row], Conversation | Segments]
+Formatter = Callable[[Row], Conversation | Segments | Tokens]
 
 # Columns by which a row gives away its format, the most telling first.
 TELLING = (
@@ -16,6 +16,11 @@ TELLING = (
     ("conversations", "sharegpt"),
     ("conversation", "sharegpt"),
     ("segments", "input_output"),
+    ("input_ids", "pretokenized"),
+    ("replies", "oasst"),
+    ("parent_id", "oasst"),
+    ("parent_message_id", "oasst"),
+    ("query", "query_response"),
     ("instruction", "alpaca"),
     ("text", "completion"),
 )
@@ -70,12 +75,16 @@ def as_text(value: Any, what: str, row: Row) -> str:
 def missing_column(row: Row, name: str) -> DataError:
     """The error for an absent column, with the type that this row looks like."""
     found = ", ".join(row.values) or "none"
+    column, type_ = likely_type(row)
     help_ = f"name the column in this data set's entry (the row has: {found})"
-    for column, type_ in TELLING:
-        if column in row.values:
-            help_ = f"the row has {column!r}: did you mean type: {type_}? All its columns: {found}"
-            break
+    if type_:
+        help_ = f"the row has {column!r}: did you mean type: {type_}? All its columns: {found}"
     return DataError(f"the row has no column {name!r}", where=str(row.where), help=help_)
+
+
+def likely_type(row: Row) -> tuple[str, str]:
+    """The column that tells a row's format, and the type; empty if none tells."""
+    return next(((column, type_) for column, type_ in TELLING if column in row.values), ("", ""))
 
 
 def mapping_field(value: Any, what: str, row: Row) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """`type: oasst`: an Open-Assistant tree, one a row, `{"text": ..., "role": "prompter", "replies": [...]}`.
 
-Of every message's replies the best ranked is followed (rank 0 first, then unranked ones in their order), so that a
-tree gives one conversation.
+Rows that are single messages with their parent's id are joined to trees first (`links.py`). Of every message's replies
+the best ranked is followed (rank 0 first, then unranked ones in their order), so that a tree gives one conversation.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftkit.data.formats.fields import Formatter, as_text, mapping_field
+from ftkit.data.formats.links import PARENT_KEYS
 from ftkit.data.formats.turns import ROLES
 from ftkit.data.values import Conversation, Message, Row
 from ftkit.errors import DataError
@@ -23,10 +24,16 @@ def build(dataset: DatasetSection) -> Formatter:
     def format_row(row: Row) -> Conversation:
         node: Mapping[str, Any] | None = mapping_field(row.values.get("prompt") or row.values, "the tree", row)
         if node is not None and "replies" not in node:
+            if parent := next((node[key] for key in PARENT_KEYS if node.get(key)), None):
+                raise DataError(
+                    f"the message's parent is not among the rows, got {parent}",
+                    where=str(row.where),
+                    help="add the parent's row, remove the message and what answers it, or set bad_rows: skip",
+                )
             raise DataError(
                 "the row is no tree: it has no 'replies'",
                 where=str(row.where),
-                help="rows linked by parent ids must be joined to trees first; for lists of turns use type: sharegpt",
+                help="rows must be trees, or messages with parent_id; for lists of turns use type: sharegpt",
             )
         messages: list[Message] = []
         while node is not None:
