@@ -17,7 +17,7 @@ ID_KEYS = ("message_id", "id", "user_message_id", "task_message_id")  # exports 
 def join_links(rows: Iterable[Row]) -> Iterator[Row]:
     """Trees from linked messages, each under the first message's line.
 
-    Rows that are trees pass as they are, and so does a message whose parent is not among the rows, for the format to refuse.
+    Rows that are trees pass as they are; so does a message whose parent is not there, for the format to refuse.
     """
     linked = list[Row]()
     for row in rows:
