@@ -1,7 +1,8 @@
 """The cache of prepared data: a folder named by everything that shapes its content.
 
 A folder is written beside its final name and renamed when whole, so a kill leaves no half cache, and a lock file lets
-one of several processes on a disk do the work while the others wait for it.
+one of several processes on a disk do the work while the others wait for it. What a killed process had done is taken up
+by the next (`partial.py`).
 """
 
 from __future__ import annotations

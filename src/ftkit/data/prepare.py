@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from ftkit.data.formats.links import join_links
 from ftkit.data.formats.thinking import check_reasoning
 from ftkit.data.masks import MaskRules, Span, mask_rules
 from ftkit.data.mixture import mix
+from ftkit.data.partial import Work, take_up
 from ftkit.data.proof import DOUBLED_BOS, MISSING_END, Broken, PromptSample, compare_prompt, has_doubled, trains_end
 from ftkit.data.sources.source import Source, open_source
 from ftkit.data.split import hold_out
@@ -203,31 +203,36 @@ class _Job:
     def run(self, entries: list[_Entry], cache_dir: Path | None) -> tuple[ExampleStore, PartReport]:
         """One part, from the cache if it is there."""
         if cache_dir is None:
-            return self._fresh(entries, "off")
+            return self._fresh(entries, Work(), "off")
         parts = self._parts(entries)
         folder = cache_dir / cache_key(parts)
         with lock(folder):
             found = read_cache(folder)
             if found:
                 return found
-            store, report = self._fresh(entries, f"miss: {why_missed(folder, parts)}", str(folder))
+            work = take_up(folder.with_name(f".{folder.name}.partial"), unique=self.data.dataset_exact_deduplication)
+            reason = f"miss: {why_missed(folder, parts)}"
+            if work.resumed:
+                reason += f"; {work.resumed} rows were taken over from a run that was stopped"
+            try:
+                store, report = self._fresh(entries, work, reason, str(folder))
+            except DataError:
+                work.discard()
+                raise
             write_cache(folder, store, report, parts)
+            work.discard()
             written = read_cache(folder)
         return (written[0], report) if written else (store, report)
 
-    def _fresh(self, entries: list[_Entry], cache: str, folder: str = "") -> tuple[ExampleStore, PartReport]:
-        writer, rejected = StoreWriter(), list[Rejected]()
+    def _fresh(
+        self, entries: list[_Entry], work: Work, cache: str, folder: str = ""
+    ) -> tuple[ExampleStore, PartReport]:
         counts = [entry.source.count() for entry in entries]
         expected = None if None in counts else sum(count or 0 for count in counts)
-        accounts = list[SetAccount]()
-        for entry in entries:
-            before = sum(account.rows for account in accounts)
-            tell = partial(self._tell, before, expected)
-            accounts.append(self._entry(entry, writer, rejected, tell))
-        return writer.in_memory(), PartReport(tuple(accounts), tuple(rejected), cache, folder)
-
-    def _tell(self, before: int, expected: int | None, rows: int) -> None:
-        self.on_progress(before + rows, expected)
+        for entry in entries[work.done :]:
+            self._entry(entry, work, lambda: self.on_progress(work.rows, expected))
+            work.end()
+        return work.store(), PartReport(tuple(work.accounts), tuple(work.rejected), cache, folder)
 
     def _parts(self, entries: list[_Entry]) -> dict[str, object]:
         """Everything that shapes the tokens, by the names a person would use."""
@@ -250,32 +255,30 @@ class _Job:
             **{name: getattr(self.data, name) for name in shaping},
         }
 
-    def _entry(
-        self, entry: _Entry, writer: StoreWriter, rejected: list[Rejected], on_rows: Callable[[int], None]
-    ) -> SetAccount:
+    def _entry(self, entry: _Entry, work: Work, on_rows: Callable[[], None]) -> None:
+        """One data set, from where the work on it was left."""
         origin = entry.template.origin if entry.template else ""
-        account = SetAccount(entry.dataset.path, str(entry.dataset.type), origin)
-        rows = self._usable(entry, account, rejected)
+        account = work.begin(SetAccount(entry.dataset.path, str(entry.dataset.type), origin))
+        rows = self._usable(entry, account, work)
         while batch := list(islice(rows, ROWS_PER_BATCH)):
             for marked, encoded in zip(batch, self.encoder.encode(batch), strict=True):
-                if self._sound(marked, encoded, account, rejected):
-                    self._keep(marked, encoded, account, writer)
-            on_rows(account.rows)
+                if self._sound(marked, encoded, account, work.rejected):
+                    self._keep(marked, encoded, account, work.writer)
+            work.save()
+            on_rows()
         if not account.rows:
             raise DataError("the data set is empty", where=account.path, help="check the path, split and file")
         if not account.documents:
             raise _nothing_left(account, self.sequence_len)
-        return account
 
-    def _usable(self, entry: _Entry, account: SetAccount, rejected: list[Rejected]) -> Iterator[Marked]:
-        """Rows as marked text; a bad row raises, or is set aside."""
-        sample = PromptSample()
-        for row in entry.rows():
+    def _usable(self, entry: _Entry, account: SetAccount, work: Work) -> Iterator[Marked]:
+        """Rows not read yet as marked text; a bad row raises, or is set aside."""
+        for row in islice(entry.rows(), account.rows, None):
             account.rows += 1
             try:
-                marked = entry.mark(row, self.data.default_system_message, sample)
+                marked = entry.mark(row, self.data.default_system_message, work.sample)
             except DataError as bad:
-                self._reject(bad, "bad row", row.where, account, rejected)
+                self._reject(bad, "bad row", row.where, account, work.rejected)
                 continue
             if marked.spans:
                 yield marked

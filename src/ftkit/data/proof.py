@@ -120,6 +120,6 @@ def has_doubled(ids: np.ndarray, bos: int | None) -> bool:
 def _shape(conversation: Conversation) -> tuple[object, ...]:
     """What a template may branch on: how the row begins and ends, empty contents, tools, further keys of turns."""
     turns = [(message.role, not message.content) for message in conversation.messages]
-    keys = frozenset(key for message in conversation.messages for key in message.extra)
+    keys = tuple(sorted({key for message in conversation.messages for key in message.extra}))
     reasons = any("<think>" in message.content for message in conversation.messages)
     return (*turns[:3], None, *turns[-2:], bool(conversation.tools), reasons, keys)

@@ -89,6 +89,13 @@ class StoreWriter:
         """The files seen so far, in the order of their index."""
         return tuple(self._files)
 
+    def take(self) -> ExampleStore:
+        """What was added since the last call, which the writer then no longer holds."""
+        store = self.in_memory()
+        self._tokens, self._trained, self._origins = array("i"), bytearray(), array("i")
+        self._borders = array("q", [0])
+        return store
+
     def in_memory(self) -> ExampleStore:
         """Everything added so far as a store."""
         tokens = np.array(self._tokens, np.int32)

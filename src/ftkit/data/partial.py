@@ -1,0 +1,163 @@
+"""Work on a part that is not done: documents and counts are written out now and then, and taken up after a kill.
+
+In a folder beside the cache's, under the lock of that cache folder:
+    chunk-N/        the documents added since the chunk before, in the arrays of `store.py`
+    progress.json   how far the rows were read when the last chunk was written, and every count up to there
+`progress.json` is replaced in one step, after its chunk is whole; a chunk that it does not know of is written anew.
+Tokens leave memory with each chunk, so that a set larger than memory can be prepared.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ftkit.data.accounts import Rejected, SetAccount
+from ftkit.data.proof import PromptSample
+from ftkit.data.store import ARRAYS, ExampleStore, StoreWriter, open_store, save_store
+
+PROGRESS = "progress.json"
+ROWS_PER_CHUNK = 8192  # some seconds of work
+
+
+@dataclass
+class Work:
+    """A part in the making: what is counted, and the documents so far.
+
+    Args:
+        folder: where it is written out; None keeps everything in memory.
+        accounts: of each data set begun; the last may not be done.
+        done: data sets that are done.
+        sample: of the data set in work.
+        resumed: rows that were taken over from a run that was killed.
+    """
+
+    folder: Path | None = None
+    accounts: list[SetAccount] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+    done: int = 0
+    sample: PromptSample = field(default_factory=PromptSample)
+    writer: StoreWriter = field(default_factory=StoreWriter)
+    resumed: int = 0
+    _chunks: int = 0
+    _rows_saved: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows read so far, over all data sets."""
+        return sum(account.rows for account in self.accounts)
+
+    def begin(self, account: SetAccount) -> SetAccount:
+        """The account of the next data set: the one taken over if it was begun before, else `account`."""
+        if len(self.accounts) == self.done:
+            self.accounts.append(account)
+            self.sample = PromptSample()
+        return self.accounts[self.done]
+
+    def end(self) -> None:
+        """The data set in work is done."""
+        self.done += 1
+
+    def save(self) -> None:
+        """Write out what was added, if it is enough to be worth it. To be called between rows."""
+        if self.folder is not None and self.rows - self._rows_saved >= ROWS_PER_CHUNK:
+            self._write()
+
+    def store(self) -> ExampleStore:
+        """All documents."""
+        if self.folder is None or not self._chunks:
+            return self.writer.in_memory()
+        self._write()
+        whole = self.folder / "whole"
+        whole.mkdir(exist_ok=True)
+        _join([self.folder / f"chunk-{number}" for number in range(self._chunks)], whole)
+        return open_store(whole, self.writer.files)
+
+    def discard(self) -> None:
+        """Take away what was written out."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _write(self) -> None:
+        assert self.folder is not None
+        chunk = self.folder / f"chunk-{self._chunks}"
+        chunk.mkdir(parents=True, exist_ok=True)
+        save_store(self.writer.take(), chunk)
+        self._chunks, self._rows_saved = self._chunks + 1, self.rows
+        progress = {
+            "accounts": [asdict(account) for account in self.accounts],
+            "rejected": [asdict(row) for row in self.rejected],
+            "done": self.done,
+            "sample": {"rows": self.sample.rows, "seen": list(self.sample.seen.items())},
+            "files": self.writer.files,
+            "chunks": self._chunks,
+        }
+        passing = self.folder / f".{PROGRESS}"
+        passing.write_text(json.dumps(progress), encoding="utf8")
+        passing.replace(self.folder / PROGRESS)
+
+
+def take_up(folder: Path, *, unique: bool) -> Work:
+    """The work that a killed run left in `folder`, or work not begun.
+
+    Args:
+        unique: documents are asked for being new, so those written out have to be known.
+    """
+    try:
+        progress = json.loads((folder / PROGRESS).read_text(encoding="utf8"))
+    except FileNotFoundError:
+        return Work(folder)
+    seen = {_tuples(shape): count for shape, count in progress["sample"]["seen"]}
+    work = Work(
+        folder,
+        [SetAccount(**account) for account in progress["accounts"]],
+        [Rejected(**row) for row in progress["rejected"]],
+        progress["done"],
+        PromptSample(seen, progress["sample"]["rows"]),
+        StoreWriter(_files={file: number for number, file in enumerate(progress["files"])}),
+        _chunks=progress["chunks"],
+    )
+    work.resumed = work._rows_saved = work.rows
+    if unique:
+        for tokens, trained in _documents(folder, work._chunks):
+            work.writer.is_new(tokens, trained)
+    return work
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as the tuples they were."""
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _documents(folder: Path, num_chunks: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for number in range(num_chunks):
+        chunk = open_store(folder / f"chunk-{number}", ())
+        for start, end in zip(chunk.borders[:-1].tolist(), chunk.borders[1:].tolist(), strict=True):
+            yield chunk.tokens[start:end], chunk.trained[start:end]
+
+
+def _join(chunks: list[Path], whole: Path) -> None:
+    """Lay the arrays of the chunks end to end, without reading more than one into memory."""
+    for name in ARRAYS:
+        parts = [np.load(chunk / f"{name}.npy") if name == "borders" else _mapped(chunk, name) for chunk in chunks]
+        if name == "borders":
+            starts = np.cumsum([0, *(part[-1] for part in parts)])
+            parts = [np.zeros(1, np.int64), *(part[1:] + start for part, start in zip(parts, starts, strict=False))]
+        shape = (sum(len(part) for part in parts), *parts[-1].shape[1:])
+        joined = np.lib.format.open_memmap(whole / f"{name}.npy", "w+", parts[-1].dtype, shape)
+        position = 0
+        for part in parts:
+            joined[position : position + len(part)] = part
+            position += len(part)
+        joined.flush()
+
+
+def _mapped(chunk: Path, name: str) -> np.ndarray:
+    array: np.ndarray = getattr(open_store(chunk, ()), name)
+    return array
