@@ -61,6 +61,34 @@ def test_system_turns_and_the_system_column_can_be_dropped(tmp_path: Path, chatm
     assert texts(chatml, result) == ["<|im_start|>user\nSay hi<|im_end|>\n<|im_start|>assistant\nhi<|im_end|>\n"]
 
 
+@pytest.mark.parametrize(
+    ("first", "row", "keys", "system"),
+    [
+        ([], {}, {"system_prompt": "P", "default_system_message": "D"}, "P"),
+        (
+            [{"role": "system", "content": "S"}],
+            {"persona": "T"},
+            {"system_prompt": "P", "field_system": "persona"},
+            "S",
+        ),
+        ([], {"persona": "T", "system": "U"}, {"system_prompt": "P", "field_system": "persona"}, "T"),
+        ([], {"persona": None}, {"system_prompt": "P", "field_system": "persona"}, "P"),
+        ([{"role": "system", "content": "S"}], {}, {"system_prompt": "P", "drop_system_message": True}, "P"),
+    ],
+)
+def test_the_system_text_is_the_rows_own_or_the_entrys(
+    tmp_path: Path, chatml: Any, first: list[Any], row: dict[str, Any], keys: dict[str, Any], system: str
+) -> None:
+    result = one(tmp_path, chatml, *first, ASK, says("hi"), row=row, **keys)
+    assert texts(chatml, result)[0].startswith(f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user")
+    assert texts(chatml, result)[0].count("system") == 1
+
+
+def test_a_named_system_column_holds_text(tmp_path: Path, chatml: Any) -> None:
+    with pytest.raises(DataError, match=r"rows.jsonl:1: column 'persona' must be text, got int 5"):
+        one(tmp_path, chatml, ASK, says("hi"), row={"persona": 5}, field_system="persona")
+
+
 def test_a_row_of_system_turns_alone_is_said_to_be_left_with_nothing(tmp_path: Path, chatml: Any) -> None:
     with pytest.raises(DataError, match="nothing but system turns"):
         one(tmp_path, chatml, {"role": "system", "content": "S"}, drop_system_message=True)

@@ -11,10 +11,10 @@ from ftkit.recipe.section.data import DatasetSection
 def build(dataset: DatasetSection) -> Formatter:
     """A formatter of a question, its answer and the exchanges before them."""
     query, response = dataset.field_instruction or "query", dataset.field_output or "response"
-    system = dataset.field_system or "system"
+    system, default = dataset.field_system or "system", dataset.system_prompt or ""
 
     def format_row(row: Row) -> Conversation:
-        opening = text_field(row, system, optional=True) or dataset.system_prompt or ""
+        opening = text_field(row, system, optional=True) or default
         messages = [Message("system", opening)] if opening else []
         for number, pair in enumerate(row.values.get("history") or (), start=1):
             messages += _exchange(pair, number, row)

@@ -51,6 +51,8 @@ class TurnsFormat:
         wishes: where a turn says whether it is trained.
         thinking: where a turn's reasoning is; None leaves the keys of a turn as they are.
         drop_system: leave system turns and the system column out.
+        system_columns: columns of the system text; the first that a row fills is taken.
+        system_prompt: system text of rows without one.
     """
 
     column: str
@@ -61,6 +63,8 @@ class TurnsFormat:
     wishes: Wishes = NO_WISHES
     thinking: Thinking | None = None
     drop_system: bool = False
+    system_columns: tuple[str, ...] = SYSTEM_COLUMNS
+    system_prompt: str | None = None
 
     def __call__(self, row: Row) -> Conversation:
         """The row's turns, in their order, with our role names."""
@@ -88,8 +92,17 @@ class TurnsFormat:
                     help="remove the row, or set bad_rows: skip",
                 )
         elif messages[0].role != "system":
-            messages = (*_system_column(row), *messages)
+            messages = (*self._system_column(row), *messages)
+        if self.system_prompt and not any(message.role == "system" for message in messages):
+            messages = (Message("system", self.system_prompt), *messages)
         return Conversation(messages, row.where, _tools(row, self.tools))
+
+    def _system_column(self, row: Row) -> tuple[Message, ...]:
+        for name in self.system_columns:
+            value = row.values.get(name)
+            if value is not None and value != "" and (isinstance(value, str) or self.system_columns != SYSTEM_COLUMNS):
+                return (Message("system", as_text(value, f"column {name!r}", row)),)
+        return ()
 
     def _unpaired(self, turn: Any) -> list[Any]:
         """The turns of a pair such as `{"human": ..., "assistant": ...}`; anything else as it is."""
@@ -163,6 +176,8 @@ def turns_format(dataset: DatasetSection, *, column: str, role_key: str, content
         wishes=wishes_of(dataset),
         thinking=thinking_of(dataset),
         drop_system=dataset.drop_system_message,
+        system_columns=(dataset.field_system,) if dataset.field_system else SYSTEM_COLUMNS,
+        system_prompt=dataset.system_prompt,
     )
 
 
@@ -190,14 +205,6 @@ def _from_parts(parts: list[Any], number: int, row: Row) -> tuple[str, dict[str,
         calls = [_json(call, f"turn {number}: a tool call", row) for call in texts["tool_call"]]
         more["tool_calls"] = [{"type": "function", "function": call} for call in calls]
     return "".join(texts["text"]), more
-
-
-def _system_column(row: Row) -> tuple[Message, ...]:
-    for name in SYSTEM_COLUMNS:
-        value = row.values.get(name)
-        if isinstance(value, str) and value:
-            return (Message("system", as_text(value, f"column {name!r}", row)),)
-    return ()
 
 
 def _tools(row: Row, column: str) -> tuple[Mapping[str, Any], ...]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ftkit.catalog import TEMPLATES
+from ftkit.recipe.dataset_keys import OF_THE_HUB, changes_learning, help_for, is_file, unread
 from ftkit.recipe.rule.base import Found, Rule, View, error, warning
 from ftkit.recipe.rule.optimization import choice
 
@@ -89,13 +90,23 @@ def evaluated_on_training_rows(r: View) -> Found:
             yield warning(f"test_datasets.{index}", message, "hold rows out with val_set_size instead")
 
 
-def conversation_without_turns(r: View) -> Found:
-    """`conversation` names the template of rows made of turns; other formats have none."""
+def key_of_another_type(r: View) -> Found:
+    """A data set's type decides which keys of its entry are read; another key would do nothing."""
     for where, dataset in each_dataset(r):
-        turns = not isinstance(dataset.type, str) or "chat" in dataset.type or dataset.type.startswith("sharegpt")
-        if dataset.conversation and not turns:
-            message = f"`conversation` has no effect on type: {dataset.type}"
-            yield warning(f"{where}.conversation", message, "take it out")
+        named = "a type of your own" if isinstance(dataset.type, Mapping) else f"type: {dataset.type}"
+        for key in unread(dataset):
+            message = f"`{key}` has no effect on {named if dataset.type else 'a data set without a type'}"
+            say = error if changes_learning(key, getattr(dataset, key)) else warning
+            yield say(f"{where}.{key}", message, help_for(dataset.type, key))
+
+
+def hub_key_of_a_file(r: View) -> Found:
+    """Configurations and revisions are the hub's; a file has neither."""
+    for where, dataset in each_dataset(r):
+        for key in OF_THE_HUB:
+            if getattr(dataset, key) and is_file(dataset.path):
+                message = f"`{key}` has no effect on a file, got {dataset.path}"
+                yield warning(f"{where}.{key}", message, "take it out")
 
 
 def roles_and_inputs(r: View) -> Found:
@@ -145,7 +156,8 @@ RULES: tuple[Rule, ...] = (
     held_out_share,
     dataset_listed_twice,
     evaluated_on_training_rows,
-    conversation_without_turns,
+    key_of_another_type,
+    hub_key_of_a_file,
     roles_and_inputs,
     split_is_readable,
     weight_is_positive,
