@@ -40,7 +40,7 @@ from ftkit.report.plot import LossPlot
 from ftkit.report.preparing import PrepareProgress
 from ftkit.report.run_file import write_run_file
 from ftkit.save.checkpoint import find_checkpoint
-from ftkit.summary import end_facts, next_steps, record_of, start_facts, warnings_of
+from ftkit.summary import end_facts, next_steps, record_of, start_facts, untrained_rows, warnings_of
 from ftkit.train.events import Listener
 from ftkit.train.loop import Outcome
 
@@ -101,7 +101,7 @@ def run(recipe: Recipe) -> RunResult:
     for finding in effective.findings:
         if finding.severity == "warning":
             console.say(f"warning: {finding}")
-    for text in warnings_of(inputs.prepared.report):
+    for text in (*warnings_of(inputs.prepared.report), *untrained_rows(plan)):
         console.say(f"warning: {text}")
     for text in inputs.notes:
         console.say(f"note: {text}")

@@ -59,6 +59,24 @@ def warnings_of(report: PrepareReport) -> list[str]:
     return found
 
 
+def untrained_rows(plan: ModelPlan) -> tuple[str, ...]:
+    """A warning where new tokens get rows that the adapter does not train."""
+    tables = {p.name.removesuffix(".weight"): p for p in plan.parameters() if p.stored_rows is not None}
+    if plan.adapter is None or not tables:
+        return ()
+    trained = set(plan.adapter.modules_to_save or ())
+    modules = {name.rpartition(".")[2]: table for name, table in tables.items()}
+    left = [name for name in modules if name not in trained]
+    if not left:
+        return ()
+    table = modules[left[0]]
+    count = table.shape[0] - (table.stored_rows or 0)
+    return (
+        f"{count} new rows of the vocabulary stay at their start values: "
+        f"set lora_modules_to_save: [{', '.join(modules)}] to train them",
+    )
+
+
 def end_facts(recipe: Recipe, result: RunResult, *, resumed: bool) -> dict[str, str]:
     """How it went and where things are."""
     outcome, folder = result.outcome, result.output_dir
