@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from ftkit.hardware import Substitution, refuse
 from ftkit.inputs import Inputs
 from ftkit.model.build import build_net
+from ftkit.model.checkpoint_files import fingerprint
 from ftkit.model.checkpointing import checkpoint_blocks
 from ftkit.model.load import load_net
 from ftkit.model.plan import ModelPlan
@@ -99,13 +100,10 @@ def build_trainer(recipe: Recipe, inputs: Inputs, loaded: Loaded, backend: Backe
     pad_id = inputs.tokenizer.pad_token_id
     pad_to = data.sequence_len * training.micro_batch_size if data.pad_to_sequence_len else None
     batches = PlannedBatches(inputs.prepared.train, inputs.steps, world, pad_to=pad_to, pad_id=pad_id)
-    sections = (recipe.model, recipe.tokens, recipe.quantization, recipe.adapter, data, training, recipe.optimization)
-    world_batch = training.micro_batch_size * training.gradient_accumulation_steps * world.size
-    derived = {"packs_per_step": world_batch, "num_steps": inputs.steps.num_steps}
     checkpoints = Checkpoints(
         output,
         backend,
-        identity(sections, derived),
+        identity_of(recipe, inputs, loaded.plan, world),
         limit=recipe.saving.save_total_limit,
         extra=lambda folder: export_to(folder, inputs, loaded, backend),
     )
@@ -132,6 +130,19 @@ def build_trainer(recipe: Recipe, inputs: Inputs, loaded: Loaded, backend: Backe
         evaluation=evaluation,
         checkpoints=checkpoints,
     )
+
+
+def identity_of(recipe: Recipe, inputs: Inputs, plan: ModelPlan, world: World) -> dict[str, str]:
+    """What must be the same to resume: the keys that count, the documents themselves, the base's weights themselves."""
+    training, train = recipe.training, inputs.prepared.train
+    sections = (recipe.model, recipe.tokens, recipe.quantization, recipe.adapter)
+    derived = {
+        "packs_per_step": training.micro_batch_size * training.gradient_accumulation_steps * world.size,
+        "num_steps": inputs.steps.num_steps,
+        "training documents": f"{len(train)}, sha256 {train.digest()[:16]}",
+        "weights of base_model": fingerprint(plan.source, plan.revision),
+    }
+    return identity((*sections, recipe.data, training, recipe.optimization), derived)
 
 
 def peak_of(world: World, numbers: Precision) -> float | None:

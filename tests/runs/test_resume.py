@@ -76,3 +76,43 @@ def test_resuming_where_nothing_was_saved_is_an_error(tmp_path: Path) -> None:
     recipe.write_text(RECIPE.format(folder=tmp_path, optimizer="adamw_torch"), encoding="utf8")
     with pytest.raises(CheckpointError, match="no whole checkpoint to resume from"):
         run(load_recipe(recipe, ["resume_from_checkpoint=true"]))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, rows, a recipe and its finished run of one step."""
+    folder = tmp_path_factory.mktemp("finished")
+    tiny_model(folder / "model")
+    sharegpt_rows(folder / "rows.jsonl", repeat=2)
+    text = RECIPE.format(folder=folder, optimizer="adamw_torch") + "max_steps: 1\nauto_resume_from_checkpoints: true\n"
+    (folder / "recipe.yml").write_text(text, encoding="utf8")
+    assert main(["train", str(folder / "recipe.yml")]) == 0
+    return folder
+
+
+def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert main(["train", str(folder / "recipe.yml")]) == 6
+    told = capsys.readouterr()
+    assert "Done" not in told.out
+    return told.err
+
+
+def test_a_finished_run_of_other_rows_is_not_done(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (finished / "rows.jsonl").read_text(encoding="utf8")
+    (finished / "rows.jsonl").write_text(before.replace("blue", "green"), encoding="utf8")
+    text = refused(finished, capsys)
+    assert "checkpoint-1: the checkpoint was made by another recipe\n  training documents: " in text
+    assert "weights" not in text
+    (finished / "rows.jsonl").write_text(before, encoding="utf8")
+    assert main(["train", str(finished / "recipe.yml")]) == 0
+
+
+def test_a_run_from_another_base_is_not_resumed(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.move(finished / "model", finished / "model-before")
+    tiny_model(finished / "model", seed=1)
+    text = refused(finished, capsys)
+    shutil.rmtree(finished / "model")
+    shutil.move(finished / "model-before", finished / "model")
+    assert "another recipe\n  weights of base_model: " in text
+    assert "documents" not in text

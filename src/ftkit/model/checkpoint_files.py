@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from ftkit.errors import ModelError
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+NUM_SAMPLES, SAMPLE_BYTES = 64, 64 * 1024  # of each file, for `fingerprint`
 
 
 class Weights:
@@ -48,7 +50,36 @@ class Weights:
 
 
 def open_weights(source: str, revision: str | None) -> Weights:
-    """Open the safetensors files of a folder or a hub id.
+    """Open the safetensors files of a folder or a hub id; see `weight_files`."""
+    return Weights(weight_files(source, revision))
+
+
+def fingerprint(source: str, revision: str | None) -> str:
+    """What the weights of a folder or hub id are, at a glance: number of files, bytes, and a digest of samples.
+
+    The digest covers each file's size, its head with all names, dtypes and shapes, and values from all over it, at
+    most 4 MiB a file; training moves every weight a little, so other weights do not look the same.
+
+    Raises:
+        ModelError: as `weight_files`.
+    """
+    files = weight_files(source, revision)
+    hasher, total = sha256(), 0
+    for file in files:
+        size = file.stat().st_size
+        hasher.update(f"{file.name} {size}".encode())
+        with file.open("rb") as opened:
+            head = opened.read(8)
+            hasher.update(opened.read(int.from_bytes(head, "little")))
+            for sample in range(NUM_SAMPLES):
+                opened.seek(sample * max(size - SAMPLE_BYTES, 0) // (NUM_SAMPLES - 1))
+                hasher.update(opened.read(SAMPLE_BYTES))
+        total += size
+    return f"{len(files)} files, {total} bytes, sha256 {hasher.hexdigest()[:16]}"
+
+
+def weight_files(source: str, revision: str | None) -> list[Path]:
+    """The safetensors files of a folder or a hub id.
 
     Raises:
         ModelError: no such folder, no weights in it, or a file that its index names is missing.
@@ -74,4 +105,4 @@ def open_weights(source: str, revision: str | None) -> Weights:
             where=str(folder),
             help="download them again",
         )
-    return Weights(files)
+    return files

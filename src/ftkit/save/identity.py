@@ -38,7 +38,8 @@ def identity(sections: Iterable[Section], derived: Mapping[str, object]) -> dict
 
     Args:
         sections: those that shape training: model, tokens, quantization, adapter, data, training, optimization.
-        derived: further values, such as `packs_per_step` (micro-batch x accumulation x ranks) and `num_steps`.
+        derived: further values, such as `packs_per_step` (micro-batch x accumulation x ranks), `num_steps`, and
+            digests of what the keys only name: the documents and the base's weights.
     """
     values: dict[str, object] = {}
     for section in sections:
