@@ -18,6 +18,7 @@ from ftkit.model.checkpoint_files import fingerprint
 from ftkit.model.checkpointing import checkpoint_blocks
 from ftkit.model.load import load_net
 from ftkit.model.plan import ModelPlan
+from ftkit.objective.generate import ends_of_answer
 from ftkit.optim.build import build_optimizer
 from ftkit.optim.groups import group_builder
 from ftkit.optim.schedule import build_schedule
@@ -158,4 +159,5 @@ def export_to(folder: Path, inputs: Inputs, loaded: Loaded, backend: Backend) ->
     """Write the adapter or the model, as it is now, with its tokenizer."""
     plan = loaded.plan
     grown = [parameter.name for parameter in plan.parameters() if parameter.stored_rows is not None]
-    export(backend, loaded.net, folder, tokenizer=inputs.tokenizer, adapter=plan.adapter, grown=grown)
+    ends = ends_of_answer(loaded.net, inputs.tokenizer)
+    export(backend, loaded.net, folder, tokenizer=inputs.tokenizer, adapter=plan.adapter, grown=grown, ends=ends)

@@ -61,17 +61,22 @@ def prompt_ids(tokenizer: Any, prompt: str) -> Tensor:
 
 
 def greedy(net: Any, tokenizer: Any, max_new_tokens: int) -> Any:
-    """Settings without any chance; the ends of the model, the tokenizer and the chat template all end an answer."""
+    """Settings without any chance."""
     from transformers import GenerationConfig
 
-    own = getattr(net.generation_config, "eos_token_id", None)
-    ends = {*(own if isinstance(own, list) else [own]), tokenizer.eos_token_id, end_of_turn(tokenizer)}
     return GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=False,
         max_new_tokens=max_new_tokens,
-        eos_token_id=sorted(end for end in ends if end is not None) or None,
+        eos_token_id=ends_of_answer(net, tokenizer) or None,
         pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
     )
+
+
+def ends_of_answer(net: Any, tokenizer: Any) -> list[int]:
+    """The tokens that end an answer: those of the model, the tokenizer's EOS and the chat template's end of turn."""
+    own = getattr(net.generation_config, "eos_token_id", None)
+    ends = {*(own if isinstance(own, list) else [own]), tokenizer.eos_token_id, end_of_turn(tokenizer)}
+    return sorted(end for end in ends if end is not None)
 
 
 def end_of_turn(tokenizer: Any) -> int | None:

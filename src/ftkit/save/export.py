@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ def export(
     adapter: LoraConfig | None,
     dtype: torch.dtype | None = None,
     grown: Iterable[str] = (),
+    ends: Sequence[int] = (),
 ) -> None:
     """Write the result of a run; every rank calls it, rank 0 writes.
 
@@ -44,6 +45,7 @@ def export(
         dtype: of the whole model's floats in the file; None as they are.
         grown: frozen tables with rows for new tokens (`ModelPlan` parameters with `stored_rows`), by transformers'
             names. They go into an adapter's file, as PEFT does: whoever loads it could not know the new rows.
+        ends: the tokens that end an answer; none for the tokenizer's EOS alone.
     """
     if adapter is not None:
         write_adapter(backend, net, adapter, folder, grown)
@@ -51,7 +53,7 @@ def export(
         write_model(backend, net, folder, dtype)
     if backend.world.is_main:
         tokenizer.save_pretrained(folder)
-        write_generation_config(net, tokenizer, folder)
+        write_generation_config(net, tokenizer, folder, ends)
 
 
 def write_adapter(
@@ -84,10 +86,11 @@ def grown_files(parameters: Iterable[str], grown: Iterable[str]) -> dict[str, st
     return {PEFT_PREFIX + name: name for name in base if ".original_module." not in name}
 
 
-def write_generation_config(net: PreTrainedModel, tokenizer: Any, folder: Path) -> None:
-    """Write the base's generation settings, ending where the tokenizer says a turn ends."""
+def write_generation_config(net: PreTrainedModel, tokenizer: Any, folder: Path, ends: Sequence[int]) -> None:
+    """Write the base's generation settings, with the ends that the run's own answers have."""
     config = copy.deepcopy(net.generation_config)
     if config is None:
         return
-    config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    config.eos_token_id = ends[0] if len(ends) == 1 else list(ends) or tokenizer.eos_token_id
+    config.pad_token_id = tokenizer.pad_token_id
     config.save_pretrained(folder)
