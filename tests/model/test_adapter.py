@@ -16,7 +16,11 @@ from ftkit.errors import ModelError
 from ftkit.model.adapter import adapter_files, write_adapter_config
 from ftkit.model.build import build_net
 from ftkit.model.naming import owner
+from ftkit.model.plan import plan_model
 from ftkit.model.quantized import QuantizedLinear
+from ftkit.recipe.section.adapter import AdapterSection
+from ftkit.recipe.section.model import ModelSection
+from ftkit.recipe.section.quantization import QuantizationSection
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft 0.21
 
@@ -110,7 +114,14 @@ def test_an_adapter_made_by_peft_goes_on_in_ftkit(saved: Saved, tmp_path: Path, 
             parameter.data += 0.1 * torch.randn_like(parameter)
     theirs.save_pretrained(tmp_path)
     net, row = (
-        net_of(saved("llama"), adapter="lora", lora_r=3, lora_alpha=5, lora_model_dir=str(tmp_path)),
+        net_of(
+            saved("llama"),
+            adapter="lora",
+            lora_r=3,
+            lora_alpha=5,
+            lora_target_modules=("q_proj", "up_proj"),
+            lora_model_dir=str(tmp_path),
+        ),
         packed([11]),
     )
     with torch.no_grad():
@@ -124,6 +135,65 @@ def test_a_recipe_that_contradicts_the_adapter_it_continues_is_refused(saved: Sa
     exported(trained(saved("llama")), tmp_path, saved("llama"))
     with pytest.raises(ModelError, match=r"contradicts the adapter it continues, got lora_r 7 \(the adapter has 4\)"):
         plan_of(saved("llama"), adapter="lora", lora_r=7, lora_model_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"lora_target_linear": True}, r"lora_target_linear true \(the adapter is on 4 modules: q_proj, v_proj\)"),
+        (
+            {"lora_target_modules": ("q_proj", "down_proj")},
+            r"lora_target_modules \[q_proj, down_proj\] \(the adapter is on 4 modules: q_proj, v_proj\)",
+        ),
+        ({"lora_target_modules": ".*q_proj"}, r"lora_target_modules \.\*q_proj \(the adapter is on 4"),
+        ({"lora_modules_to_save": BOTH}, r"lora_modules_to_save \[embed_tokens, lm_head\] \(the adapter has \[\]\)"),
+        ({"peft_use_dora": True}, r"peft_use_dora true \(the adapter has false\)"),
+        ({"peft_use_rslora": False}, r"peft_use_rslora false \(the adapter has true\)"),
+        ({"lora_alpha": 5, "lora_r": 3}, r"lora_r 3 \(the adapter has 4\), lora_alpha 5 \(the adapter has 8\)"),
+    ],
+    ids=str,
+)
+def test_every_key_that_contradicts_the_adapter_is_named(
+    saved: Saved, tmp_path: Path, keys: dict[str, Any], text: str
+) -> None:
+    adapter: dict[str, Any] = {"lora_target_modules": ("q_proj", "v_proj"), "peft_use_rslora": True}
+    exported(trained(saved("llama"), **adapter), tmp_path, saved("llama"), **adapter)
+    model, continued = (
+        ModelSection(base_model=str(saved("llama"))),
+        {"adapter": "lora", "lora_model_dir": str(tmp_path)},
+    )
+    with pytest.raises(ModelError, match=f"contradicts the adapter it continues, got {text}"):
+        plan_model(model, QuantizationSection(), AdapterSection(**continued, **keys))
+    repeated = {"lora_target_modules": r".*\.(q|v)_proj", "peft_use_rslora": True, "lora_r": 4}
+    for same in ({}, repeated):
+        plan = plan_model(model, QuantizationSection(), AdapterSection(**continued, **same))
+        assert plan.adapter is not None
+        assert plan.adapter.use_rslora is True
+        assert len(plan.adapted) == 4
+
+
+def test_an_adapter_on_all_linears_contradicts_lora_target_linear_false(saved: Saved, tmp_path: Path) -> None:
+    exported(trained(saved("llama")), tmp_path, saved("llama"))
+    with pytest.raises(ModelError, match=r"got lora_target_linear false \(the adapter is on 14 modules"):
+        plan_of(saved("llama"), adapter="lora", lora_target_linear=False, lora_model_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "adapter_config.json cannot be read"),
+        ("[]", "adapter_config.json cannot be read"),
+        ('{"peft_type": "IA3"}', "got peft_type IA3"),
+        ('{"peft_type": "LORA", "r": "four", "target_modules": ["q_proj"]}', "got r 'four'"),
+        ('{"peft_type": "LORA", "r": 4}', "got target_modules None"),
+    ],
+)
+def test_a_broken_configuration_of_an_adapter_is_clear(saved: Saved, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(ModelError, match=said) as caught:
+        plan_of(saved("llama"), adapter="lora", lora_model_dir=str(tmp_path))
+    assert caught.value.where == f"lora_model_dir: {tmp_path}"
+    assert caught.value.help
 
 
 def test_an_adapter_of_another_model_is_refused(saved: Saved, tmp_path: Path) -> None:

@@ -44,7 +44,10 @@ def lora_config(section: AdapterSection, net: PreTrainedModel, blocks: Iterable[
         ModelError: a target or a module to save matches nothing, or the configuration to continue cannot be read.
     """
     if section.lora_model_dir:
-        config = read_adapter_config(Path(section.lora_model_dir), section)
+        config = read_adapter_config(Path(section.lora_model_dir))
+        refuse_contradiction(section, config, net, blocks)
+        if "lora_dropout" in section.model_fields_set:
+            config.lora_dropout = section.lora_dropout or 0.0
     else:
         linears = linears_of_blocks(net, blocks)
         config = LoraConfig(
@@ -171,28 +174,101 @@ def train_in_float32(wrapper: ModulesToSaveWrapper, *, is_head: bool) -> None:
     copied.register_forward_hook(narrow)
 
 
-def read_adapter_config(folder: Path, section: AdapterSection) -> LoraConfig:
-    """Read the configuration of the adapter to continue; the recipe may repeat its settings, not contradict them."""
+def read_adapter_config(folder: Path) -> LoraConfig:
+    """Read the configuration of the adapter to continue.
+
+    Raises:
+        ModelError: there is none, or it is not one of LoRA.
+    """
+    where = f"lora_model_dir: {folder}"
     if not (folder / "adapter_config.json").is_file():
+        raise ModelError("no adapter_config.json there", where=where, help="give the folder of a PEFT adapter")
+    try:
+        config = LoraConfig.from_pretrained(str(folder))
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as problem:
         raise ModelError(
-            "no adapter_config.json there", where=f"lora_model_dir: {folder}", help="give the folder of a PEFT adapter"
+            f"adapter_config.json cannot be read ({type(problem).__name__}: {problem})",
+            where=where,
+            help="copy the adapter's folder again; it must be as PEFT wrote it",
+        ) from problem
+    wrong = wrong_types(config)
+    if wrong:
+        raise ModelError(
+            f"adapter_config.json is not that of a LoRA adapter, got {', '.join(wrong)}",
+            where=where,
+            help="give the folder of a LoRA adapter as PEFT wrote it",
         )
-    config = LoraConfig.from_pretrained(str(folder))
     config.inference_mode = False
-    pairs = {"lora_r": (section.lora_r, config.r), "lora_alpha": (section.lora_alpha, config.lora_alpha)}
+    return config
+
+
+def wrong_types(config: LoraConfig) -> list[str]:
+    """What of the settings that every LoRA adapter has is of no use, as `name value`."""
+    kind = getattr(config.peft_type, "value", config.peft_type)
+    if kind != "LORA":
+        return [f"peft_type {kind}"]
+    good = {
+        "r": isinstance(config.r, int) and config.r > 0,
+        "lora_alpha": isinstance(config.lora_alpha, int | float),
+        "target_modules": isinstance(config.target_modules, str | set),
+        "modules_to_save": isinstance(config.modules_to_save, list | None),
+        "use_dora": isinstance(config.use_dora, bool),
+        "use_rslora": isinstance(config.use_rslora, bool),
+    }
+    return [f"{name} {getattr(config, name)!r}" for name, is_good in good.items() if not is_good]
+
+
+def refuse_contradiction(
+    section: AdapterSection, config: LoraConfig, net: PreTrainedModel, blocks: Iterable[str]
+) -> None:
+    """Raise if the recipe says otherwise than the adapter it continues; it may repeat its settings, or be silent."""
+    saved = sorted(config.modules_to_save or ())
+    pairs: dict[str, tuple[object, object]] = {
+        "lora_r": (section.lora_r, config.r),
+        "lora_alpha": (section.lora_alpha, config.lora_alpha),
+        "lora_modules_to_save": (sorted(section.lora_modules_to_save or ()), saved),
+        "peft_use_dora": (bool(section.peft_use_dora), bool(config.use_dora)),
+        "peft_use_rslora": (bool(section.peft_use_rslora), bool(config.use_rslora)),
+    }
+    given = {key for key in section.model_fields_set if getattr(section, key) is not None}
     wrong = [
-        f"{key} {mine} (the adapter has {theirs})"
+        f"{key} {shown(mine)} (the adapter has {shown(theirs)})"
         for key, (mine, theirs) in pairs.items()
-        if key in section.model_fields_set and mine != theirs
+        if key in given and mine != theirs
     ]
+    wrong += contradicting_targets(section, config, net, linears_of_blocks(net, blocks))
     if wrong:
         raise ModelError(
             f"the recipe contradicts the adapter it continues, got {', '.join(wrong)}",
-            where=f"lora_model_dir: {folder}",
+            where=f"lora_model_dir: {section.lora_model_dir}",
             help="take the keys out of the recipe, or start a new adapter",
         )
-    config.lora_dropout = section.lora_dropout or 0.0
-    return config
+
+
+def contradicting_targets(
+    section: AdapterSection, config: LoraConfig, net: PreTrainedModel, linears: list[str]
+) -> list[str]:
+    """The recipe's target keys, if they adapt other modules than the adapter does; names may differ, modules not."""
+    theirs = set(adapted_modules(config, net))
+    names = sorted({name.rpartition(".")[2] for name in theirs})
+    if section.lora_target_linear or section.lora_target_modules:
+        wanted = LoraConfig(target_modules=targets(section, net, linears))
+        if set(adapted_modules(wanted, net)) == theirs:
+            return []
+    elif "lora_target_linear" not in section.model_fields_set or theirs != set(linears):
+        return []
+    keys = [key for key in ("lora_target_linear", "lora_target_modules") if key in section.model_fields_set]
+    mine = " and ".join(f"{key} {shown(getattr(section, key))}" for key in keys if getattr(section, key) is not None)
+    return [f"{mine} (the adapter is on {len(theirs)} modules: {', '.join(names)})"]
+
+
+def shown(value: object) -> str:
+    """A setting as a recipe would write it."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(str, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def adapter_files(net: nn.Module) -> dict[str, str]:
