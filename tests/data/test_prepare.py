@@ -210,6 +210,39 @@ def test_a_template_that_rewrites_contents_is_read_by_its_generation_blocks(tmp_
     assert result.report.train.sets[0].methods == {"generation blocks": 1}
 
 
+UNMARKED = {  # a template that asks how a content starts takes no marks
+    "generation blocks": GENERATION.replace("assistant\n{% endif %}", "assistant{% endif %}").replace(
+        "m.content.replace('b', 'B')", "'B' if m.content.startswith('b') else m.content"
+    ),
+    "beginnings": (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ 'B' if m.content.startswith('b') else m.content }}"
+        "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    ),
+}
+
+
+@pytest.mark.parametrize("method", UNMARKED)
+@pytest.mark.parametrize("keys", [{"roles_to_train": ("assistant", "user")}, {"train_on_eos": "all"}])
+def test_a_role_to_train_whose_turns_cannot_be_found_is_refused(
+    tmp_path: Path, chatml: Any, method: str, keys: dict[str, Any]
+) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", [sharegpt([(H, "aa"), (G, "b"), (H, "cc"), (G, "dd")])])
+    own: dict[str, Any] = {"chat_template": "jinja", "chat_template_jinja": UNMARKED[method]}
+    assert prepared(path, chatml, **own).report.train.sets[0].methods == {method: 1}
+    with pytest.raises(DataError, match=r"rows.jsonl:1: turn 1 \(user\) has something to train, and is not found"):
+        prepared(path, chatml, **own, **keys)
+
+
+def test_a_role_to_train_that_the_template_leaves_out_is_refused(tmp_path: Path, chatml: Any) -> None:
+    template = "{% for m in messages if m.role != 'system' %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    template += "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    path = write_rows(tmp_path / "rows.jsonl", [sharegpt([("system", "s"), (H, "aa"), (G, "b")])])
+    own: dict[str, Any] = {"chat_template": "jinja", "chat_template_jinja": template}
+    assert trained(chatml, prepared(path, chatml, **own).train[0]) == "b<|im_end|>"
+    with pytest.raises(DataError, match=r"turn 1 \(system\) has something to train"):
+        prepared(path, chatml, roles_to_train=("assistant", "system"), **own)
+
+
 def test_a_template_that_drops_earlier_reasoning_never_trains_a_user(tmp_path: Path, chatml: Any) -> None:
     template = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n"

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ftkit.data.chat.renderer import Turn
+from ftkit.data.chat.renderer import Rendered, Turn
 from ftkit.data.formats.turns import ROLES
-from ftkit.data.values import Message, Segments, Where
+from ftkit.data.values import Conversation, Message, Segments, Where
 from ftkit.errors import DataError
 from ftkit.recipe.section.data import DataSection, DatasetSection
 
@@ -69,6 +69,26 @@ class MaskRules:
         if self.everything or self.ends == "none":
             return False
         return any(self._is_trained(turn.message) and turn.end == turn.content_end for turn in turns)
+
+    def check_found(self, conversation: Conversation, rendered: Rendered) -> None:
+        """Refuse a conversation that has turns to train of which nobody can tell where they stand in the text.
+
+        Marks find every turn that the template writes; the other two ways find the assistant's alone.
+
+        Raises:
+            DataError: a turn of which the mask needs something is not among those found.
+        """
+        found = {id(turn.message) for turn in rendered.turns}
+        ends = self.ends == "all" and rendered.method != "marks"
+        for number, message in enumerate(conversation.messages, start=1):
+            wanted = not self.everything and (ends or self._is_trained(message))
+            if wanted and id(message) not in found and message.content.strip():
+                raise DataError(
+                    f"turn {number} ({message.role}) has something to train, and is not found in the rendered text",
+                    where=str(conversation.where),
+                    help="choose another chat_template, or train the assistant's turns only (roles_to_train,"
+                    " train_on_eos: turn)",
+                )
 
     def _is_trained(self, message: Message) -> bool:
         """The row's own wish, else by role."""

@@ -132,6 +132,7 @@ class _Entry:
             raise AssertionError("formats of conversations have a template")
         record = _with_system(record, default_system)
         rendered = self.renderer.render(record)
+        self.rules.check_found(record, rendered)
         spans = self.rules.of_turns(rendered.text, rendered.turns, row.where)
         compared = sample.wants(record) and compare_prompt(self.renderer, record, rendered)
         broken: tuple[Broken, ...] = (compared,) if isinstance(compared, Broken) else ()
