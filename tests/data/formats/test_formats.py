@@ -230,6 +230,9 @@ def test_pairs_become_turns() -> None:
 def test_a_history_comes_before_the_question() -> None:
     row = {"query": "c", "response": "d", "history": [["a", "b"]], "system": "S"}
     assert [text for _, text in turns("query_response", row)] == ["S", "a", "b", "c", "d"]
+    assert refused("query_response", {**row, "history": 5}).startswith(
+        "rows.jsonl:3: column 'history' must be a list with at least one entry, got int 5"
+    )
     assert refused("query_response", {**row, "history": [["a"]]}).startswith(
         "rows.jsonl:3: history 1 must be a query and a response, got 1 entries"
     )

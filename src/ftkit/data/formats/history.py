@@ -16,7 +16,8 @@ def build(dataset: DatasetSection) -> Formatter:
     def format_row(row: Row) -> Conversation:
         opening = text_field(row, system, optional=True) or default
         messages = [Message("system", opening)] if opening else []
-        for number, pair in enumerate(row.values.get("history") or (), start=1):
+        pairs = row.values.get("history") or ()
+        for number, pair in enumerate(list_field(pairs, "column 'history'", row) if pairs else (), start=1):
             messages += _exchange(pair, number, row)
         messages += [Message("user", text_field(row, query)), Message("assistant", text_field(row, response))]
         return Conversation(tuple(messages), row.where)
