@@ -24,7 +24,10 @@ TALKS = {
     "empty system": [("system", ""), ("user", "a?"), ("assistant", "b.")],
     "empty answer": [("user", "a?"), ("assistant", "")],
 }
-ENDS = ("<|im_end|>", "</s>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
+ENDS = (
+    *("<|im_end|>", "</s>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|eot|>"),
+    *("<|END_OF_TURN_TOKEN|>", "<｜end▁of▁sentence｜>"),
+)
 BY_TEXT = {text: name for name in catalog.TEMPLATES for text in [catalog.TEMPLATES[name]]}  # aliases once
 
 
@@ -59,7 +62,11 @@ def test_a_generation_prompt_is_what_stands_before_the_answer(name: str, chatml:
     ("name", "published"),
     [
         ("alpaca", "axolotl__alpaca"),
+        ("cohere", "trl__cohere"),
         ("deepseek_v2", "axolotl__deepseek_v2"),
+        ("deepseek_v3", "axolotl__deepseek_v3"),
+        ("falcon_h1", "axolotl__falcon_h1"),
+        ("gemma3n", "axolotl__gemma3n"),
         ("gemma3", "axolotl__gemma3"),
         ("llama3", "axolotl__llama3"),
         ("phi_35", "axolotl__phi_35"),

@@ -75,7 +75,7 @@ def migrated_mapping(mapping):
         ("optimizer: adamw_torch_8bit", {"optimizer": "adamw_bnb_8bit"}),
         ("noisy_embedding_alpha: 0", {}),
         ("noisy_embedding_alpha: 5", {"neftune_noise_alpha": 5}),
-        ("chat_template: falcon_h1", {"chat_template": "tokenizer_default"}),
+        ("chat_template: exaone4", {"chat_template": "tokenizer_default"}),
         ("chat_template: inst", {"chat_template": "mistral"}),
         ("gptq: false\nis_llama_derived_model: true", {}),
     ],
