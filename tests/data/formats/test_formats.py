@@ -227,6 +227,11 @@ def test_pairs_become_turns() -> None:
     assert turns("sharegpt", row, field_messages="conversation") == expected
 
 
+def test_tools_nested_too_deep_are_refused() -> None:
+    row = {"messages": [{"role": "user", "content": "a"}], "tools": "[" * 100_000}
+    assert refused("chat_template", row).startswith("rows.jsonl:3: column 'tools' is no JSON: maximum recursion")
+
+
 def test_a_history_comes_before_the_question() -> None:
     row = {"query": "c", "response": "d", "history": [["a", "b"]], "system": "S"}
     assert [text for _, text in turns("query_response", row)] == ["S", "a", "b", "c", "d"]

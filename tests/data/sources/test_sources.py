@@ -68,6 +68,13 @@ def test_broken_json_names_the_line(tmp_path: Path, content: str | bytes, messag
     assert str(caught.value).startswith(f"{path}{message}")
 
 
+@pytest.mark.parametrize("form", ['{"a": %s}', '[{"a": %s}]', '{"a":\n%s}'])
+def test_json_nested_too_deep_names_the_line(tmp_path: Path, form: str) -> None:
+    path = write(tmp_path / "rows.jsonl", form % ("[" * 100_000 + "]" * 100_000))
+    with pytest.raises(DataError, match="rows.jsonl:1: JSON nested too deep to be read\nhelp: mend this line"):
+        rows(path)
+
+
 def test_csv_cells_are_text_as_written(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.csv", b'\xef\xbb\xbfa,b\r\n007,"x,\r\ny"\r\n\r\n,NA\r\n')
     assert rows(path) == [({"a": "007", "b": "x,\r\ny"}, "2"), ({"a": "", "b": "NA"}, "5")]

@@ -220,7 +220,7 @@ def _tools(row: Row, column: str) -> tuple[Mapping[str, Any], ...]:
 def _json(text: str, what: str, row: Row) -> Any:
     try:
         return json.loads(text)
-    except ValueError as bad:
+    except (ValueError, RecursionError) as bad:
         raise DataError(
             f"{what} is no JSON: {bad}", where=str(row.where), help="mend it, or set bad_rows: skip"
         ) from None

@@ -77,6 +77,8 @@ def _parses(text: bytes) -> bool:
         json.loads(text)
     except ValueError:
         return False
+    except RecursionError:  # an object by itself, which its reader will refuse
+        return True
     return True
 
 
@@ -136,5 +138,7 @@ def _kind(value: Any) -> str:
 
 
 def _broken(bad: Exception, where: Where) -> DataError:
-    what = bad.msg if isinstance(bad, json.JSONDecodeError) else str(bad)
-    return DataError(f"not JSON: {what}", where=str(where), help="mend this line of the file")
+    what = f"not JSON: {bad.msg if isinstance(bad, json.JSONDecodeError) else bad}"
+    if isinstance(bad, RecursionError):
+        what = "JSON nested too deep to be read"
+    return DataError(what, where=str(where), help="mend this line of the file")
