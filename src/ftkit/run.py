@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from ftkit.assemble import (
 from ftkit.data.accounts import write_rejected
 from ftkit.hardware import Substitution, detect_machine, fit_to_machine
 from ftkit.inputs import Inputs, load_inputs
+from ftkit.model.config import read_config
 from ftkit.model.embedded import resolve_base_model
 from ftkit.model.hub_token import require_token
 from ftkit.model.plan import ModelPlan, plan_model
@@ -40,6 +41,7 @@ from ftkit.report.plot import LossPlot
 from ftkit.report.preparing import PrepareProgress
 from ftkit.report.run_file import write_run_file
 from ftkit.save.checkpoint import find_checkpoint
+from ftkit.save.output import hold
 from ftkit.summary import end_facts, next_steps, record_of, start_facts, untrained_rows, warnings_of
 from ftkit.train.events import Listener
 from ftkit.train.loop import Outcome
@@ -83,11 +85,18 @@ def run(recipe: Recipe) -> RunResult:
     """
     world = world_from_environment()
     set_threads(world)
+    with hold(Path(recipe.saving.output_dir)) if world.is_main else nullcontext():
+        return run_in_output(recipe, world)
+
+
+def run_in_output(recipe: Recipe, world: World) -> RunResult:
+    """The run, once its output_dir is its own."""
     machine, console, watch = detect_machine(world.size), Console(quiet=not world.is_main), Stopwatch()
     effective, substitutions = fit_to_machine(recipe, machine)
     resume = checkpoint_to_resume(effective)
     source = resolve_base_model(effective.model.base_model)
     require_token(wanted=bool(effective.model.hf_use_auth_token), source=source)
+    read_config(effective.model)  # what is wrong with the model is said before a row is read
     with watch.phase("data"):
         progress = PrepareProgress(console)
         inputs = load_inputs(effective, source, world_size=world.size, on_progress=progress)
@@ -110,7 +119,6 @@ def run(recipe: Recipe) -> RunResult:
         loaded = load_model(effective, inputs, plan, backend, numbers)
     trainer = build_trainer(effective, inputs, loaded, backend, numbers)
     output = Path(effective.saving.output_dir)
-    output.mkdir(parents=True, exist_ok=True)
     (output / "recipe.yml").write_text(recipe.as_yaml(), encoding="utf8")
     if world.is_main:
         write_rejected(output / "rejected.jsonl", inputs.prepared.report.rejected)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from ftkit.cli.main import main
+from ftkit.save.output import hold
 from tiny import sharegpt_rows, tiny_model
 
 RECIPE = """base_model: {folder}/model
@@ -92,9 +94,27 @@ def test_a_missing_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "help: " in text
 
 
+@pytest.mark.parametrize("output", ["rows.jsonl", "rows.jsonl/out", "out"])
+def test_an_output_dir_is_tried_before_the_data(folder: Path, capsys: pytest.CaptureFixture[str], output: str) -> None:
+    with hold(folder / "out"):  # another run's
+        code, text = fails(folder, capsys, f"output_dir={folder}/{output}", f"datasets.0.path={folder}/none.jsonl")
+    assert code == 6
+    assert text.startswith(f"error: output_dir: {folder}/{output}: ")
+    assert "help: " in text
+
+
 def test_every_problem_of_a_recipe_is_told_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = fails(folder, capsys, "learning_rate=fast", more="epochz: 3\nbf16: maybe")
     assert code == 2
     assert "command line: " in text
     assert "recipe.yml:8:1" in text
     assert "recipe.yml:9:7" in text
+
+
+def test_a_broken_config_json_is_the_models_fault(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(folder / "model", folder / "broken")
+    (folder / "broken" / "config.json").write_text("{", encoding="utf8")
+    code, text = fails(folder, capsys, f"base_model={folder}/broken")
+    assert code == 4
+    assert "config.json is not JSON" in text
+    assert main(["prepare", str(folder / "recipe.yml"), f"base_model={folder}/broken"]) == 4
