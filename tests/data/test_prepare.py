@@ -362,6 +362,21 @@ def test_a_template_that_refuses_a_row_is_quoted(tmp_path: Path, chatml: Any) ->
     )
 
 
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "maximum recursion depth exceeded"),
+        ("{{ messages[0].content.encode('ascii') }}", "'ascii' codec can't encode"),
+        ("{% for n in range(10 ** 9) %}{% endfor %}", "Range too big"),
+    ],
+)
+def test_whatever_a_template_raises_names_the_row(tmp_path: Path, chatml: Any, template: str, words: str) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", [sharegpt([(H, "\u00e4"), (G, "hi")])])
+    told = refused(path, chatml, chat_template="jinja", chat_template_jinja=template)
+    assert told.startswith(f"{path}:1: the chat template refuses this conversation: {words}")
+
+
 def test_a_template_cannot_reach_out_of_its_sandbox(tmp_path: Path, chatml: Any) -> None:
     path = write_rows(tmp_path / "rows.jsonl", [sharegpt(CONVERSATIONS[0])])
     code = "{{ messages.__class__.__mro__[1].__subclasses__() }}"

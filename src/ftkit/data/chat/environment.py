@@ -63,7 +63,7 @@ class CompiledTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **self.special_tokens,
             )
-        except (TemplateError, TypeError, ValueError, KeyError, IndexError) as bad:
+        except Exception as bad:  # foreign code may raise anything: 1/0, recursion, its own words
             raise RefusedError(str(bad) or type(bad).__name__) from bad
 
 
