@@ -71,7 +71,7 @@ def test_broken_json_names_the_line(tmp_path: Path, content: str | bytes, messag
 @pytest.mark.parametrize("form", ['{"a": %s}', '[{"a": %s}]', '{"a":\n%s}'])
 def test_json_nested_too_deep_names_the_line(tmp_path: Path, form: str) -> None:
     path = write(tmp_path / "rows.jsonl", form % ("[" * 100_000 + "]" * 100_000))
-    with pytest.raises(DataError, match="rows.jsonl:1: JSON nested too deep to be read\nhelp: mend this line"):
+    with pytest.raises(DataError, match=r"rows.jsonl:1: JSON nested too deep to be read\nhelp: mend this line"):
         rows(path)
 
 
