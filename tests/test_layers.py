@@ -9,11 +9,12 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "ftkit"
 
-FLOOR = {"errors", "catalog", "optional"}
+FLOOR = {"errors", "catalog", "optional", "hub"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "catalog": set(),
     "optional": {"errors"},
+    "hub": set(),
     "__init__": {"recipe"},
     "recipe": {"errors", "catalog"},
     "unserved": {"errors", "recipe"},

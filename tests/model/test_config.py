@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,63 @@ def test_configurations_that_cannot_be_trained_are_refused(tmp_path: Path, value
     (tmp_path / "config.json").write_text(json.dumps(values))
     with pytest.raises(ModelError, match=text):
         plan_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        (
+            {"num_hidden_layers": "two"},
+            r"got num_hidden_layers: two \(TypeError: Field 'num_hidden_layers' expected int",
+        ),
+        (
+            {"hidden_size": 1.5, "rms_norm_eps": "x"},
+            r"got hidden_size: 1.5 \(.*\); rms_norm_eps: x \(.* expected float, got str",
+        ),
+        ({"rope_scaling": {"type": "bogus", "factor": 2}}, "model_config: rope_scaling: .* of this type, got bogus\n"),
+        ({"rope_scaling": {"type": "linear"}}, "model_config: rope_scaling: .*incomplete: .*'factor'"),
+        ({"rope_scaling": {"type": "linear", "factor": "x"}}, "must be numbers, got factor: x"),
+        ({"rope_scaling": "yarn"}, "rotary settings of the wrong kind, got rope_scaling: yarn"),
+        ({"rope_theta": "a"}, "rotary settings of the wrong kind, got rope_theta: a"),
+        ({"hidden_act": "zork"}, r"llama cannot be built from .* \(KeyError: 'zork'\), got hidden_act zork"),
+        ({"num_attention_heads": 0}, "ZeroDivisionError"),
+    ],
+    ids=str,
+)
+def test_overrides_of_the_wrong_kind_are_named(saved: Saved, overrides: dict[str, Any], text: str) -> None:
+    with pytest.raises(ModelError, match=text):
+        plan_of(saved("llama"), model_config=overrides)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", r"config\.json: config\.json is not JSON: Expecting property name"),
+        ("[]", r"config\.json must hold a mapping, got list"),
+        ("", r"config\.json is not JSON"),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git-lfs pointer\nhelp: run `git lfs pull`"),
+        (
+            '{"model_type": "llama", "num_hidden_layers": "two"}',
+            "wrong kind: .*'num_hidden_layers' expected int, got str",
+        ),
+        ('{"model_type": "llama", "rope_scaling": {"type": "bogus", "factor": 2}}', r"in config\.json: .* got bogus"),
+        ('{"model_type": ["llama"]}', "wrong kind"),
+        ('{"model_type": "llama", "hidden_act": "zork"}', "got hidden_act zork"),
+    ],
+)
+def test_a_broken_config_json_is_clear(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ModelError, match=said):
+        plan_of(tmp_path)
+
+
+def test_a_silent_hub_is_said_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    start = time.monotonic()
+    with pytest.raises(ModelError, match=r"offline: http://127\.0\.0\.1:9 does not answer.*\nhelp: give the folder of"):
+        plan_of("someone/absent-model")
+    assert time.monotonic() - start < 5
 
 
 OWN_CODE = """

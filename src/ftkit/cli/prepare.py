@@ -52,6 +52,7 @@ def load(
 ) -> tuple[Recipe, Inputs]:
     """The recipe and its data, prepared as a run would."""
     from ftkit.inputs import load_inputs
+    from ftkit.model.config import check_config_file
     from ftkit.model.embedded import resolve_base_model
     from ftkit.recipe import load_recipe
     from ftkit.report.console import Console
@@ -64,7 +65,9 @@ def load(
         recipe = load_recipe(file, [*overrides, f"allow=[{', '.join(names)}]"])
     refuse_unserved(recipe)
     progress = PrepareProgress(console or Console(sys.stderr))
-    inputs = load_inputs(recipe, resolve_base_model(recipe.model.base_model), on_progress=progress)
+    source = resolve_base_model(recipe.model.base_model)
+    check_config_file(source)
+    inputs = load_inputs(recipe, source, on_progress=progress)
     progress.done()
     return recipe, inputs
 

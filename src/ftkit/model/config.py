@@ -7,14 +7,18 @@ HF_HUB_OFFLINE=1 only through that.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PretrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ftkit.errors import ModelError
+from ftkit.hub import is_cached, is_lfs_pointer, why_silent
 from ftkit.model.embedded import resolve_base_model
 
 if TYPE_CHECKING:
@@ -52,11 +56,13 @@ def load_config(source: str, model: ModelSection) -> PretrainedConfig:
             where=f"base_model: {source}",
             help="give a folder with config.json, or a hub id OWNER/NAME",
         )
+    check_config_file(source)
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(
             str(folder) if folder.is_dir() else source,
             revision=model.revision_of_model or "main",
             trust_remote_code=model.trust_remote_code,
+            local_files_only=not folder.is_dir() and must_come_from_cache(source, model.revision_of_model),
         )
     except (OSError, ValueError) as problem:
         raise ModelError(
@@ -64,7 +70,55 @@ def load_config(source: str, model: ModelSection) -> PretrainedConfig:
             where=f"base_model: {source}",
             help="check the name; offline it must be in the hub cache already; own code needs trust_remote_code: true",
         ) from problem
+    except (StrictDataclassError, TypeError, AttributeError, KeyError) as problem:
+        raise ModelError(
+            f"config.json holds a value of the wrong kind: {last_line(problem)}",
+            where=f"base_model: {source}",
+            help="mend that key in config.json, or download the model again",
+        ) from problem
+    check_rotary(config, source, key="rope_parameters (rope_scaling) in config.json")
     return config
+
+
+def check_config_file(source: str) -> None:
+    """Refuse a folder whose config.json is no mapping in JSON; other readers' words for it mislead."""
+    file = Path(source).expanduser() / "config.json"
+    if not file.is_file():
+        return
+    try:
+        values = json.loads(file.read_text(encoding="utf8"))
+    except ValueError as problem:
+        pointer = is_lfs_pointer(file)
+        raise ModelError(
+            "config.json is a git-lfs pointer" if pointer else f"config.json is not JSON: {first_line(problem)}",
+            where=str(file),
+            help="run `git lfs pull` in that folder" if pointer else "mend it, or download the model again",
+        ) from problem
+    if not isinstance(values, dict):
+        raise ModelError(
+            f"config.json must hold a mapping, got {type(values).__name__}",
+            where=str(file),
+            help="mend it, or download the model again",
+        )
+
+
+def must_come_from_cache(source: str, revision: str | None) -> bool:
+    """Whether the hub is silent and its cache has to do.
+
+    Raises:
+        ModelError: the hub is silent, and the cache does not have the model.
+    """
+    silent = why_silent()
+    if silent is None:
+        return False
+    if is_cached(source, ("config.json",), revision):
+        return True
+    raise ModelError(
+        f"no usable configuration: neither a folder nor a model that can be had from the hub now ({silent})",
+        where=f"base_model: {source}",
+        help="give the folder of the model, or connect once so that the hub's cache holds it; "
+        "without any network there is ftkit:smollm2-135m-instruct",
+    )
 
 
 def apply_overrides(config: PretrainedConfig, overrides: Mapping[str, Any], source: str) -> None:
@@ -86,10 +140,65 @@ def apply_overrides(config: PretrainedConfig, overrides: Mapping[str, Any], sour
             where=source,
             help=f"known names: {', '.join(sorted(known))}",
         )
-    for name in sorted(overrides.keys() - rotary):
-        setattr(config, name, plain_value(overrides[name]))
+    wrong = [problem for name in sorted(overrides.keys() - rotary) if (problem := set_value(config, name, overrides))]
+    if wrong:
+        raise ModelError(
+            f"model_config holds values of the wrong kind, got {'; '.join(wrong)}",
+            where=source,
+            help="write them as the model's own config.json does",
+        )
     if rotary:
-        config.rope_parameters = rotary_settings(config, overrides)
+        try:
+            config.rope_parameters = rotary_settings(config, overrides)
+        except (ValueError, TypeError) as problem:
+            given = "; ".join(f"{name}: {plain_value(overrides[name])}" for name in sorted(rotary))
+            raise ModelError(
+                f"model_config holds rotary settings of the wrong kind, got {given}",
+                where=source,
+                help="write them as rope_scaling: {type: linear, factor: 2.0} and rope_theta: 10000",
+            ) from problem
+        check_rotary(config, source, key=f"model_config: {', '.join(sorted(rotary))}")
+
+
+def set_value(config: PretrainedConfig, name: str, overrides: Mapping[str, Any]) -> str | None:
+    """Set one override; return what is wrong with it, if anything."""
+    value = plain_value(overrides[name])
+    try:
+        setattr(config, name, value)
+    except (StrictDataclassError, TypeError, ValueError, AttributeError) as problem:
+        return f"{name}: {value} ({last_line(problem)})"
+    return None
+
+
+def check_rotary(config: PretrainedConfig, source: str, *, key: str) -> None:
+    """Refuse rotary settings that transformers would fail on without naming them."""
+    settings = getattr(config, "rope_parameters", None)
+    if not isinstance(settings, Mapping):
+        return
+    nested = [value for value in settings.values() if isinstance(value, Mapping)]  # one mapping a kind of layer
+    known = ("default", *ROPE_INIT_FUNCTIONS)
+    unknown = [kind for part in (settings, *nested) if (kind := part.get("rope_type", "default")) not in known]
+    if unknown:
+        raise ModelError(
+            f"transformers has no rotary scaling of this type, got {unknown[0]}",
+            where=key,
+            help=f"one of {', '.join(known)}; the model is {source}",
+        )
+    wrong = [
+        f"{name}: {value}"
+        for part in (settings, *nested)
+        for name, value in part.items()
+        if name in ("factor", "rope_theta") and (isinstance(value, bool) or not isinstance(value, int | float))
+    ]
+    if wrong:
+        raise ModelError(f"rotary settings must be numbers, got {', '.join(wrong)}", where=key)
+    try:
+        if hasattr(config, "validate_rope"):
+            config.validate_rope()
+    except KeyError as problem:
+        raise ModelError(
+            f"rotary settings are incomplete: {problem.args[0]}", where=key, help="add the missing keys"
+        ) from problem
 
 
 def rotary_settings(config: PretrainedConfig, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,3 +260,8 @@ def refuse_quantized(config: PretrainedConfig, source: str) -> None:
 def first_line(problem: Exception) -> str:
     """The first line of somebody else's message, without its full stop."""
     return str(problem).strip().splitlines()[0].rstrip(".") if str(problem).strip() else type(problem).__name__
+
+
+def last_line(problem: Exception) -> str:
+    """The last line of somebody else's message: of a failed validation the one that names key and value."""
+    return str(problem).strip().splitlines()[-1].strip() if str(problem).strip() else type(problem).__name__

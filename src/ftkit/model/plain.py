@@ -19,13 +19,32 @@ def plain_net(config: PretrainedConfig, *, dtype: torch.dtype, trust_remote_code
     """Build the net of `config` with every parameter on meta and every buffer (rotary tables) computed.
 
     The configuration is copied: transformers writes dtype and attention into the one it is given.
+
+    Raises:
+        ModelError: the configuration's values make no net.
     """
     register_attention()
     with init_empty_weights(include_buffers=False):
-        net: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            copy.deepcopy(config), dtype=dtype, attn_implementation=NAME, trust_remote_code=trust_remote_code
-        )
+        try:
+            net: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                copy.deepcopy(config), dtype=dtype, attn_implementation=NAME, trust_remote_code=trust_remote_code
+            )
+        except Exception as problem:  # the model's own code over the user's values: anything may come
+            raise ModelError(
+                f"{config.model_type} cannot be built from this configuration ({type(problem).__name__}: {problem})"
+                + suspects(config, problem),
+                where="config.json or model_config",
+                help="compare with the configuration of a model of this kind that works",
+            ) from problem
     return net
+
+
+def suspects(config: PretrainedConfig, problem: Exception) -> str:
+    """The keys whose value a failed look-up names, as `, got KEY VALUE`."""
+    if not isinstance(problem, KeyError):
+        return ""
+    keys = [f"{key} {value}" for key, value in config.to_dict().items() if value == problem.args[0]]
+    return f", got {', '.join(keys)}" if keys else ""
 
 
 def find_blocks(net: nn.Module) -> dict[str, nn.Module]:
