@@ -97,7 +97,6 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
     source = resolve_base_model(effective.model.base_model)
     require_token(wanted=bool(effective.model.hf_use_auth_token), source=source)
     read_config(effective.model)  # what is wrong with the model is said before a row is read
-    read_config(effective.model)  # what is wrong with the model is said before a row is read
     with watch.phase("data"):
         progress = PrepareProgress(console)
         inputs = load_inputs(effective, source, world_size=world.size, on_progress=progress)

@@ -118,12 +118,3 @@ def test_a_broken_config_json_is_the_models_fault(folder: Path, capsys: pytest.C
     assert code == 4
     assert "config.json is not JSON" in text
     assert main(["prepare", str(folder / "recipe.yml"), f"base_model={folder}/broken"]) == 4
-
-
-def test_a_broken_config_json_is_the_models_fault(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(folder / "model", folder / "broken")
-    (folder / "broken" / "config.json").write_text("{", encoding="utf8")
-    code, text = fails(folder, capsys, f"base_model={folder}/broken")
-    assert code == 4
-    assert "config.json is not JSON" in text
-    assert main(["prepare", str(folder / "recipe.yml"), f"base_model={folder}/broken"]) == 4
