@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from ftkit.errors import ModelError
 from ftkit.model.build import build_net
+from ftkit.model.checkpoint_files import open_weights
 from ftkit.model.naming import owner
 
 
@@ -142,3 +143,64 @@ def edited(
     tensors = {(rename or {}).get(name, name): value for name, value in tensors.items()} | (add or {})
     save_file(tensors, to / "model.safetensors", metadata={"format": "pt"})
     return to
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "the file is empty\nhelp: download"),
+        (
+            b"garbage, and more of it than a header's length",
+            "not a whole safetensors file .*got 46 bytes\nhelp: download",
+        ),
+        (POINTER, "a git-lfs pointer, not the weights\nhelp: run `git lfs pull`"),
+        (None, "not a whole safetensors file .*\nhelp: download"),
+    ],
+    ids=["empty", "garbage", "pointer", "cut off"],
+)
+def test_a_file_of_weights_that_is_not_one_is_clear(
+    saved: Saved, tmp_path: Path, content: bytes | None, text: str
+) -> None:
+    folder, adapter = tmp_path / "model", tmp_path / "adapter"
+    shutil.copytree(saved("llama"), folder)
+    file = folder / "model.safetensors"
+    content = file.read_bytes()[:-100] if content is None else content
+    file.write_bytes(content)
+    with pytest.raises(ModelError, match=text) as caught:
+        net_of(folder)
+    assert caught.value.where == str(file)
+    plan = plan_of(saved("llama"), adapter="lora")
+    assert plan.adapter is not None
+    adapter.mkdir()
+    plan.adapter.save_pretrained(adapter)
+    (adapter / "adapter_model.safetensors").write_bytes(content)
+    with pytest.raises(ModelError, match=text):
+        net_of(saved("llama"), adapter="lora", lora_model_dir=str(adapter))
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"{", r"the index is not JSON with a weight_map .*\(JSONDecodeError: .*\nhelp: download"),
+        (b"[]", "the index is not JSON with a weight_map"),
+        (b'{"weight_map": {"a": 1}}', "the index is not JSON with a weight_map"),
+        (b"\xff", "the index is not JSON with a weight_map"),
+        (POINTER, "the index is a git-lfs pointer\nhelp: run `git lfs pull`"),
+    ],
+)
+def test_an_index_that_is_none_is_clear(saved: Saved, tmp_path: Path, content: bytes, text: str) -> None:
+    shutil.copy(saved("llama") / "config.json", tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_bytes(content)
+    with pytest.raises(ModelError, match=text):
+        net_of(tmp_path)
+
+
+def test_weights_of_a_silent_hub_are_missed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(
+        ModelError, match=r"base_model: someone/absent-model: the weights are not .*HF_HUB_OFFLINE is set"
+    ):
+        open_weights("someone/absent-model", None)

@@ -13,13 +13,36 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ftkit.errors import ModelError
+from ftkit.hub import is_cached, is_lfs_pointer, why_silent
 
+GIT_LFS = "run `git lfs pull` in that folder"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 NUM_SAMPLES, SAMPLE_BYTES = 64, 64 * 1024  # of each file, for `fingerprint`
+
+
+def open_safetensors(file: Path) -> Any:
+    """Open one safetensors file; its header is checked against its length.
+
+    Raises:
+        ModelError: it is no such file, or not whole.
+    """
+    try:
+        return safe_open(str(file), framework="pt")
+    except (SafetensorError, OSError, ValueError) as problem:
+        if is_lfs_pointer(file):
+            raise ModelError(
+                "the file is a git-lfs pointer, not the weights", where=str(file), help=GIT_LFS
+            ) from problem
+        size = file.stat().st_size
+        raise ModelError(
+            f"not a whole safetensors file ({problem}), got {size:,} bytes" if size else "the file is empty",
+            where=str(file),
+            help="download or copy it again; the transfer may have been cut off",
+        ) from problem
 
 
 class Weights:
@@ -28,7 +51,7 @@ class Weights:
     def __init__(self, files: Iterable[Path]) -> None:
         self._handles: dict[str, Any] = {}
         for file in files:
-            handle: Any = safe_open(str(file), framework="pt")
+            handle = open_safetensors(file)
             self._handles.update(dict.fromkeys(handle.keys(), handle))
 
     def names(self) -> list[str]:
@@ -82,14 +105,13 @@ def weight_files(source: str, revision: str | None) -> list[Path]:
     """The safetensors files of a folder or a hub id.
 
     Raises:
-        ModelError: no such folder, no weights in it, or a file that its index names is missing.
+        ModelError: no such folder, no weights in it, a file that its index names is missing, or one is broken.
     """
     folder = Path(source).expanduser()
     if not folder.is_dir():
-        folder = Path(snapshot_download(source, revision=revision, allow_patterns=["*.safetensors", INDEX]))
+        folder = from_hub(source, revision)
     if (folder / INDEX).is_file():
-        index = json.loads((folder / INDEX).read_text(encoding="utf8"))
-        files = [folder / name for name in sorted(set(index["weight_map"].values()))]
+        files = files_of_index(folder / INDEX)
     elif (folder / SINGLE).is_file():
         files = [folder / SINGLE]
     else:
@@ -106,3 +128,42 @@ def weight_files(source: str, revision: str | None) -> list[Path]:
             help="download them again",
         )
     return files
+
+
+def from_hub(source: str, revision: str | None) -> Path:
+    """The folder of the hub's cache with the weights, downloaded if the hub answers."""
+    silent = why_silent()
+    if silent is not None and not is_cached(source, (SINGLE, INDEX), revision):
+        raise ModelError(
+            f"the weights are not in the hub's cache, and cannot be had from the hub now ({silent})",
+            where=f"base_model: {source}",
+            help="give the folder of the model, or connect once so that the hub's cache holds it",
+        )
+    patterns = ["*.safetensors", INDEX]
+    try:
+        return Path(
+            snapshot_download(source, revision=revision, allow_patterns=patterns, local_files_only=silent is not None)
+        )
+    except (OSError, ValueError) as problem:  # the hub's errors are these; a broken connection is an OSError too
+        raise ModelError(
+            f"the weights cannot be downloaded ({str(problem).strip().splitlines()[0]})",
+            where=f"base_model: {source}",
+            help="check the name, revision_of_model, your access and the connection; a second try goes on where this "
+            "one ended",
+        ) from problem
+
+
+def files_of_index(index: Path) -> list[Path]:
+    """The files that model.safetensors.index.json names."""
+    try:
+        names = set(json.loads(index.read_text(encoding="utf8"))["weight_map"].values())
+        return [index.parent / name for name in sorted(names)]
+    except (ValueError, TypeError, KeyError, AttributeError) as problem:
+        pointer = is_lfs_pointer(index)
+        raise ModelError(
+            "the index is a git-lfs pointer"
+            if pointer
+            else f"the index is not JSON with a weight_map from tensors to files ({type(problem).__name__}: {problem})",
+            where=str(index),
+            help=GIT_LFS if pointer else "download it again",
+        ) from problem

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -196,7 +195,8 @@ def read_adapter(plan: ModelPlan, net: PreTrainedModel) -> Mapping[str, Tensor] 
         raise ModelError(
             f"no {file.name} there", where=f"lora_model_dir: {file.parent}", help="give the folder of a PEFT adapter"
         )
-    values: dict[str, Tensor] = load_file(file)
+    stored = Weights([file])
+    values = {name: stored.read(name) for name in stored.names()}
     wanted = {
         peft_name(name): tuple(p.shape) for name, p in net.named_parameters(remove_duplicate=False) if is_adapter(name)
     }
