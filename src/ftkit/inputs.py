@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ftkit.data.cache import BROKEN
 from ftkit.data.order import StepPlan
 from ftkit.data.packing import pack, pack_singly
 from ftkit.data.prepare import Prepared, prepare
@@ -75,6 +76,8 @@ def load_inputs(
         group_lengths=prepared.train.lengths if grouped else None,
     )
     evaluation, notes = evaluation_packs(recipe, prepared.evaluation, world_size)
+    parts = (prepared.report.train, prepared.report.evaluation)
+    notes += tuple(f"prepared data: {part.cache}" for part in parts if part and BROKEN in part.cache)
     return Inputs(tokenizer, prepared, steps, evaluation, notes)
 
 

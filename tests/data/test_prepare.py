@@ -529,6 +529,53 @@ def test_progress_is_told_while_preparing_and_not_on_a_hit(tmp_path: Path, chatm
     assert told == [(3, 3)]
 
 
+def cut_in_half(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [
+        ("tokens.npy", cut_in_half),
+        ("tokens.npy", lambda file: file.write_bytes(b"")),
+        ("tokens.npy", lambda file: np.save(file, np.zeros(3, np.int32))),
+        ("origins.npy", Path.unlink),
+        ("prepared.json", cut_in_half),
+        ("prepared.json", Path.unlink),
+        ("prepared.json", lambda file: file.write_text("{}")),
+    ],
+)
+def test_prepared_data_that_is_broken_is_made_anew(tmp_path: Path, chatml: Any, name: str, spoil: Any) -> None:
+    path, cache = write_rows(tmp_path / "rows.jsonl", LONG), tmp_path / "cache"
+    whole = [example.input_ids.tolist() for example in prepared(path, chatml, cache).train]
+    (file,) = cache.glob(f"[!.]*/{name}")
+    spoil(file)
+    again = prepared(path, chatml, cache)
+    assert again.report.train.cache.startswith("miss: what was prepared is broken and is made anew (")
+    assert [example.input_ids.tolist() for example in again.train] == whole
+    assert prepared(path, chatml, cache).report.train.cache == "hit"
+
+
+def test_a_broken_neighbour_of_the_cache_is_passed_over(tmp_path: Path, chatml: Any) -> None:
+    path, cache = write_rows(tmp_path / "rows.jsonl", LONG), tmp_path / "cache"
+    prepared(path, chatml, cache)
+    for key in cache.glob("*/key.json"):
+        cut_in_half(key)
+    changed = prepared(path, chatml, cache, sequence_len=2048).report.train.cache
+    assert changed == "miss: nothing like it was prepared before"
+
+
+@pytest.mark.parametrize("below", ["", "more"])
+def test_a_file_cannot_be_the_folder_of_prepared_data(tmp_path: Path, chatml: Any, below: str) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", LONG)
+    with pytest.raises(DataError) as caught:
+        prepared(path, chatml, path / below)
+    assert str(caught.value) == (
+        f"dataset_prepared_path: no folder of prepared data can be there: {path / below} is a file, "
+        f"got {path / below}\nhelp: name a folder that can be written into"
+    )
+
+
 def test_a_miss_says_what_changed(tmp_path: Path, chatml: Any) -> None:
     path, cache = write_rows(tmp_path / "rows.jsonl", LONG), tmp_path / "cache"
 

@@ -19,9 +19,15 @@ from typing import Any
 
 from ftkit.data.accounts import PartReport, part_from_json, write_rejected
 from ftkit.data.store import ExampleStore, open_store, save_store
+from ftkit.errors import DataError
 
 META, KEY = "prepared.json", "key.json"
+BROKEN = "what was prepared is broken"
 NEIGHBOURS = 50  # folders that a miss is compared with, the newest ones
+
+
+class BrokenError(Exception):
+    """Prepared data that is not whole, and why; it is made anew."""
 
 
 def cache_key(parts: Mapping[str, Any]) -> str:
@@ -39,13 +45,22 @@ def why_missed(folder: Path, parts: Mapping[str, Any]) -> str:
     wanted = described(parts)
     folders = (key for key in folder.parent.glob(f"[!.]*/{KEY}"))
     newest = sorted(folders, key=lambda key: key.stat().st_mtime, reverse=True)[:NEIGHBOURS]
-    found = [json.loads(key.read_text(encoding="utf8")) for key in newest]
+    found = [other for key in newest if (other := _key_of(key))]
     changes = [[name for name in wanted if wanted[name] != other.get(name)] for other in found]
     changes = [names for names in changes if len(names) < len(wanted) - 1]  # else it has nothing to do with this data
     if not changes:
         return "nothing like it was prepared before"
     nearest = min(changes, key=len)
     return f"{', '.join(nearest)} changed"
+
+
+def _key_of(file: Path) -> dict[str, str]:
+    """What a neighbour's name is made of; empty where the disk spoilt it."""
+    try:
+        found = json.loads(file.read_text(encoding="utf8"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _digest(value: Any) -> str:
@@ -61,12 +76,43 @@ def code_digest() -> str:
 
 
 def read_cache(folder: Path) -> tuple[ExampleStore, PartReport] | None:
-    """What `write_cache` left in `folder`, or None."""
+    """What `write_cache` left in `folder`, or None.
+
+    Raises:
+        BrokenError: it is not whole any more.
+    """
+    if not folder.is_dir():
+        return None
     try:
         meta = json.loads((folder / META).read_text(encoding="utf8"))
-    except FileNotFoundError:
-        return None
-    return open_store(folder, meta["files"]), part_from_json(meta["report"], cache="hit", folder=str(folder))
+        store = open_store(folder, meta["files"])
+        report = part_from_json(meta["report"], cache="hit", folder=str(folder))
+    except (OSError, EOFError, ValueError, TypeError, KeyError) as bad:
+        raise BrokenError(str(bad) or type(bad).__name__) from bad
+    if not len(store.tokens) == len(store.trained) == store.borders[-1] or len(store.origins) != len(store):
+        raise BrokenError("its arrays do not fit together")
+    return store, report
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of all prepared data.
+
+    Raises:
+        DataError: it cannot be made or written into.
+    """
+    why = "" if os.access(folder, os.W_OK) or not folder.exists() else "no right to write there"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as bad:
+        why = (
+            f"{bad.filename} is a file" if isinstance(bad, FileExistsError | NotADirectoryError) else str(bad.strerror)
+        )
+    if why:
+        raise DataError(
+            f"no folder of prepared data can be there: {why}, got {folder}",
+            where="dataset_prepared_path",
+            help="name a folder that can be written into",
+        )
 
 
 def write_cache(folder: Path, store: ExampleStore, report: PartReport, parts: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ the store. Every row is accounted for. The result is cached under a name made of
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -15,7 +16,7 @@ from typing import Any
 
 from ftkit import catalog
 from ftkit.data.accounts import PartReport, PrepareReport, Rejected, SetAccount
-from ftkit.data.cache import cache_key, lock, read_cache, why_missed, write_cache
+from ftkit.data.cache import BROKEN, BrokenError, cache_key, lock, make_folder, read_cache, why_missed, write_cache
 from ftkit.data.chat.choose import NamedTemplate, build_renderer, choose_template
 from ftkit.data.chat.renderer import Renderer
 from ftkit.data.encode import Encoded, FastEncoder, Marked, fast_encoder
@@ -74,6 +75,8 @@ def prepare(
     Raises:
         DataError: a source, row, template or setting cannot be used, or no document is left.
     """
+    if cache_dir:
+        make_folder(cache_dir)
     encoder = fast_encoder(tokenizer)
     entries = [_open_entry(data, dataset, tokenizer, eot_tokens, cache_dir) for dataset in data.datasets]
     if not entries:
@@ -208,11 +211,15 @@ class _Job:
         parts = self._parts(entries)
         folder = cache_dir / cache_key(parts)
         with lock(folder):
-            found = read_cache(folder)
+            try:
+                found, reason = read_cache(folder), ""
+            except BrokenError as bad:
+                shutil.rmtree(folder)
+                found, reason = None, f"miss: {BROKEN} and is made anew ({bad})"
             if found:
                 return found
             work = take_up(folder.with_name(f".{folder.name}.partial"), unique=self.data.dataset_exact_deduplication)
-            reason = f"miss: {why_missed(folder, parts)}"
+            reason = reason or f"miss: {why_missed(folder, parts)}"
             if work.resumed:
                 reason += f"; {work.resumed} rows were taken over from a run that was stopped"
             try:
