@@ -24,6 +24,7 @@ from ftkit.assemble import (
     unquantized_experts,
 )
 from ftkit.data.accounts import write_rejected
+from ftkit.errors import CheckpointError
 from ftkit.hardware import Substitution, detect_machine, fit_to_machine
 from ftkit.inputs import Inputs, load_inputs
 from ftkit.model.config import read_config
@@ -93,7 +94,7 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
     """The run, once its output_dir is its own."""
     machine, console, watch = detect_machine(world.size), Console(quiet=not world.is_main), Stopwatch()
     effective, substitutions = fit_to_machine(recipe, machine)
-    resume = checkpoint_to_resume(effective)
+    resume = checkpoint_to_resume(effective, console)
     source = resolve_base_model(effective.model.base_model)
     require_token(wanted=bool(effective.model.hf_use_auth_token), source=source)
     read_config(effective.model)  # what is wrong with the model is said before a row is read
@@ -144,11 +145,15 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
     return result
 
 
-def checkpoint_to_resume(recipe: Recipe) -> Path | None:
-    """The checkpoint the recipe asks to go on from, if any."""
+def checkpoint_to_resume(recipe: Recipe, console: Console) -> Path | None:
+    """The checkpoint the recipe asks to go on from, if any; folders passed over on the way are named."""
     saving = recipe.saving
+
+    def warn(problem: CheckpointError) -> None:
+        console.say(f"warning: passed over: {problem.where}: {problem.what}")
+
     auto = bool(saving.auto_resume_from_checkpoints)
-    return find_checkpoint(Path(saving.output_dir), saving.resume_from_checkpoint, auto=auto)
+    return find_checkpoint(Path(saving.output_dir), saving.resume_from_checkpoint, auto=auto, on_skip=warn)
 
 
 def plan_of(recipe: Recipe, inputs: Inputs) -> ModelPlan:

@@ -109,7 +109,8 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"{tmp_path / 'checkpoint-3'}: the checkpoint was made by another recipe\n"
         "  learning_rate: 0.01 then, 0.02 now\n"
-        "help: change these keys back; to go on with other settings, start a new run from the adapter or model"
+        "help: change these keys back; to go on with other settings, start a new run whose lora_model_dir (adapter)"
+        " or base_model (model) is the old output_dir"
     )
 
 
@@ -137,3 +138,65 @@ def test_resuming_a_finished_run_trains_nothing(tmp_path: Path) -> None:
     outcome = again.trainer.run(resume=tmp_path / "checkpoint-6")
     assert (outcome.steps, outcome.reason, again.heard.logged) == (6, "done", [])
     assert all(torch.equal(weights(again.net)[name], value) for name, value in weights(whole.net).items())
+
+
+def junk(folder: Path, name: str, text: str) -> Path:
+    """A folder called like a checkpoint, with this for its trainer_state.json."""
+    (folder / name).mkdir()
+    (folder / name / "trainer_state.json").write_text(text, encoding="utf8")
+    return folder / name
+
+
+OF_TRANSFORMERS = json.dumps({"global_step": 900, "log_history": []})
+
+
+def test_other_folders_are_passed_over_and_named(tmp_path: Path) -> None:
+    six_steps(tmp_path, "sgd", limit=2).trainer.run()
+    junk(tmp_path, "checkpoint-900", OF_TRANSFORMERS)
+    junk(tmp_path, "checkpoint-901", "[]")
+    junk(tmp_path, "checkpoint-902", json.dumps({"format": 1, "written": 1e12, "identity": {}}))
+    junk(tmp_path, "checkpoint-903", "{")
+    (tmp_path / "checkpoint-904").touch()
+    told: list[CheckpointError] = []
+    assert find_checkpoint(tmp_path, None, on_skip=told.append) is None
+    assert told == []
+    for keys in ({"resume": True}, {"resume": None, "auto": True}):
+        told.clear()
+        assert find_checkpoint(tmp_path, on_skip=told.append, **keys) == tmp_path / "checkpoint-6"
+        assert sorted(Path(str(problem.where)).parent.name for problem in told[1:]) == [
+            f"checkpoint-{number}" for number in range(900, 904)
+        ]
+    six_steps(tmp_path, "sgd", limit=2).trainer.run()
+    assert folder_names(tmp_path) == ["checkpoint-5", "checkpoint-6", *(f"checkpoint-{n}" for n in range(900, 905))]
+
+
+def test_anothers_checkpoint_of_the_same_name_is_kept(tmp_path: Path) -> None:
+    junk(tmp_path, "checkpoint-6", OF_TRANSFORMERS)
+    junk(tmp_path, "checkpoint-6.other", OF_TRANSFORMERS)
+    six_steps(tmp_path, "sgd", limit=1).trainer.run()
+    assert folder_names(tmp_path) == ["checkpoint-6", "checkpoint-6.other", "checkpoint-6.other-2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[]", "the checkpoint is not one of ftkit's"),
+        (OF_TRANSFORMERS, "the checkpoint is not one of ftkit's"),
+        ('{"format": 1}', "the checkpoint is broken, it lacks written, identity, state"),
+        ('{"format": 2}', "the checkpoint has format 2, this ftkit reads 1"),
+    ],
+)
+def test_a_broken_checkpoint_that_is_asked_for_is_an_error(tmp_path: Path, text: str, told: str) -> None:
+    folder = junk(tmp_path, "checkpoint-1", text)
+    with pytest.raises(CheckpointError) as caught:
+        find_checkpoint(tmp_path, str(folder))
+    assert (caught.value.what, caught.value.where) == (told, str(folder / "trainer_state.json"))
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"\x80\x04]\x94.", b"cnowhere\nx\n."])
+def test_a_broken_table_of_shards_is_an_error(tmp_path: Path, content: bytes) -> None:
+    six_steps(tmp_path, "sgd", limit=1).trainer.run()
+    (tmp_path / "checkpoint-6" / "shards" / ".metadata").write_bytes(content)
+    with pytest.raises(CheckpointError, match="the shards' table of contents cannot be read") as caught:
+        six_steps(tmp_path, "sgd").trainer.run(resume=tmp_path / "checkpoint-6")
+    assert caught.value.help == "resume from another checkpoint"

@@ -1,7 +1,11 @@
 """Trainable parameters and optimizer state on disk, in torch.distributed.checkpoint's format.
 
 Flat names: `model/NAME` for parameters, `optimizer/NAME/KEY` for state. The format holds tensors in pieces with their
-place in the whole, so what some ranks wrote can be read by any other number of ranks. No pickles.
+place in the whole, so what some ranks wrote can be read by any other number of ranks.
+
+The tensors are read with `weights_only`, but the format's table of contents, `.metadata`, is a plain pickle, and torch
+has no public way around that. A pickle can run code when it is read: resume only from checkpoints whose origin you
+trust. What leaves a run for others (adapter, model) is safetensors.
 """
 
 from __future__ import annotations
@@ -77,7 +81,15 @@ def stored_tensors(folder: Path) -> dict[str, TensorStorageMetadata]:
     try:
         metadata = FileSystemReader(folder).read_metadata()
     except FileNotFoundError as absent:
-        raise CheckpointError("the checkpoint has no shards", where=str(folder)) from absent
+        raise CheckpointError(
+            "the checkpoint has no shards", where=str(folder), help="resume from another checkpoint"
+        ) from absent
+    except Exception as junk:  # a broken pickle may raise anything
+        raise CheckpointError(
+            f"the shards' table of contents cannot be read, got {type(junk).__name__}: {junk}",
+            where=str(folder / ".metadata"),
+            help="resume from another checkpoint",
+        ) from junk
     entries = metadata.state_dict_metadata.items()
     return {name: entry for name, entry in entries if isinstance(entry, TensorStorageMetadata)}
 

@@ -18,6 +18,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from ftkit.parallel.backend import Backend
 from ftkit.save.state import TrainerState
 
 STATE_FILE, SHARDS, PARTIAL, REPLACED = "trainer_state.json", "shards", ".partial", ".replaced"
+OTHER = ".other"
 FORMAT = 1  # of trainer_state.json; another number is refused
 NAME = re.compile(rf"checkpoint-(\d+)({re.escape(REPLACED)})?")
 
@@ -83,7 +85,7 @@ class Checkpoints:
             CheckpointError: it is not whole, or belongs to another recipe; names everything that differs.
         """
         record = read_record(folder)
-        refuse_other_recipe(folder, record.get("identity", {}), self.identity)
+        refuse_other_recipe(folder, record["identity"], self.identity)
         known = {field.name for field in fields(TrainerState)}
         state = TrainerState(**{key: value for key, value in record["state"].items() if key in known})
         self.backend.load_shards(folder / SHARDS)
@@ -105,13 +107,20 @@ class Checkpoints:
         self.backend.reduce(torch.zeros((), device=self.backend.world.device), "max")
 
 
-def find_checkpoint(folder: Path, resume: str | bool | None, *, auto: bool = False) -> Path | None:
+def find_checkpoint(
+    folder: Path,
+    resume: str | bool | None,
+    *,
+    auto: bool = False,
+    on_skip: Callable[[CheckpointError], None] = lambda problem: None,
+) -> Path | None:
     """Return the checkpoint to resume from, or None to start anew.
 
     Args:
         folder: the run's output_dir.
         resume: `resume_from_checkpoint`: a folder, or true for the newest whole one.
         auto: `auto_resume_from_checkpoints`: the newest whole one if there is one.
+        on_skip: told of each folder that is called like a checkpoint and is passed over.
 
     Raises:
         CheckpointError: the one that was asked for is not there or not whole.
@@ -119,27 +128,31 @@ def find_checkpoint(folder: Path, resume: str | bool | None, *, auto: bool = Fal
     if isinstance(resume, str):
         read_record(Path(resume))
         return Path(resume)
-    whole = whole_checkpoints(folder)
+    if not resume and not auto:
+        return None
+    whole = whole_checkpoints(folder, on_skip)
     if resume and not whole:
         raise CheckpointError(
             "no whole checkpoint to resume from",
             where=str(folder),
             help="set auto_resume_from_checkpoints: true to start anew where there is none",
         )
-    return whole[-1] if whole and (resume or auto) else None
+    return whole[-1] if whole else None
 
 
-def whole_checkpoints(folder: Path) -> list[Path]:
-    """Whole checkpoints in `folder`, the one written last at the end.
+def whole_checkpoints(folder: Path, on_skip: Callable[[CheckpointError], None] = lambda problem: None) -> list[Path]:
+    """Whole checkpoints in `folder`, the one written last at the end; other tools' and broken ones are passed over.
 
     By time, not by step: after going back to step 100, the new checkpoint-150 is newer than the old checkpoint-200.
     """
-    found: dict[int, Path] = {}
+    found: dict[int, tuple[float, Path]] = {}
     for path in sorted(folder.glob("checkpoint-*"), reverse=True):  # `.replaced` first, so that the other wins
-        match = NAME.fullmatch(path.name)
-        if match and (path / STATE_FILE).is_file():
-            found[int(match[1])] = path
-    return sorted(found.values(), key=lambda path: float(read_record(path)["written"]))
+        if match := NAME.fullmatch(path.name):
+            try:
+                found[int(match[1])] = float(read_record(path)["written"]), path
+            except CheckpointError as problem:
+                on_skip(problem)
+    return [path for _, path in sorted(found.values())]
 
 
 def write_record(folder: Path, state: TrainerState, identity: Mapping[str, str]) -> None:
@@ -164,16 +177,28 @@ def read_record(folder: Path) -> dict[str, Any]:
             help="give another one, or resume_from_checkpoint: true for the newest whole one",
         )
     try:
-        record: dict[str, Any] = json.loads(file.read_text(encoding="utf8"))
-    except ValueError as broken:
+        record: Any = json.loads(file.read_text(encoding="utf8"))
+    except (OSError, ValueError) as broken:
         raise CheckpointError(f"cannot be read: {broken}", where=str(file), help="give another checkpoint") from None
-    if record.get("format") != FORMAT:
+    if not isinstance(record, dict) or "format" not in record:
         raise CheckpointError(
-            f"the checkpoint has format {record.get('format')}, this ftkit reads {FORMAT}",
+            "the checkpoint is not one of ftkit's", where=str(file), help="give another one, or move it elsewhere"
+        )
+    if record["format"] != FORMAT:
+        raise CheckpointError(
+            f"the checkpoint has format {record['format']}, this ftkit reads {FORMAT}",
             where=str(file),
             help="resume with the ftkit that wrote it (run.json names its version)",
         )
-    return record
+    wanted: dict[str, type | tuple[type, ...]] = {"written": (int, float), "identity": dict, "state": dict}
+    if broken_keys := [key for key, kind in wanted.items() if not isinstance(record.get(key), kind)]:
+        raise CheckpointError(
+            f"the checkpoint is broken, it lacks {', '.join(broken_keys)}",
+            where=str(file),
+            help="give another checkpoint",
+        )
+    checked: dict[str, Any] = record
+    return checked
 
 
 def refuse_other_recipe(folder: Path, then: Mapping[str, object], now: Mapping[str, str]) -> None:
@@ -198,14 +223,34 @@ def remove_left_overs(folder: Path) -> None:
 
 
 def put_in_place(partial: Path, final: Path) -> None:
-    """Rename `partial` to `final`; an older `final` stays readable until the new one is there."""
+    """Rename `partial` to `final`; an older `final` stays readable until the new one is there.
+
+    What is called like it and is not ftkit's is kept, as `checkpoint-12.other`.
+    """
     replaced = final.with_name(final.name + REPLACED)
+    if final.exists() and not is_whole(final):
+        final.rename(unused_name(final.with_name(final.name + OTHER)))
     if final.exists():
         shutil.rmtree(replaced, ignore_errors=True)
         final.rename(replaced)
     partial.rename(final)
     sync_folder(final.parent)
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether `folder` is a checkpoint that this ftkit could resume from."""
+    try:
+        read_record(folder)
+    except CheckpointError:
+        return False
+    return True
+
+
+def unused_name(path: Path) -> Path:
+    """`path`, or with the lowest number behind it that no one has."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return path if not path.exists() else next(name for name in numbered if not name.exists())
 
 
 def sync(folder: Path) -> None:
