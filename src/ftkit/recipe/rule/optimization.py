@@ -29,7 +29,7 @@ RANGES: dict[str, tuple[float, float | None, bool]] = {
     "save_total_limit": (1, None, True),
     "early_stopping_patience": (1, None, True),
     "eval_table_size": (0, None, True),
-    "eval_max_new_tokens": (0, None, True),
+    "eval_max_new_tokens": (1, None, True),
     "loss_watchdog_threshold": (0, None, False),
     "loss_watchdog_patience": (1, None, True),
     "evals_per_epoch": (0, None, True),
