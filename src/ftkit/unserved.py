@@ -28,6 +28,7 @@ LISTED: Mapping[str, str] = MappingProxyType(
         "comet_project_name": "metrics.jsonl and loss.png",
         "trackio_project_name": "metrics.jsonl and loss.png",
         "eval_table_size": "no table; sample_prompts shows answers",
+        "dataset_processes": "one process reads rows, all cores tokenize them",
         "save_only_model": "checkpoints hold the optimizer state too",
         "save_safetensors": "safetensors",
         "tokenizer_use_fast": "the fast tokenizer",
