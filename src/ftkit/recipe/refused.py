@@ -59,8 +59,8 @@ ROWS: tuple[tuple[str, str, str], ...] = (
         "processor_type image_size image_resize_algorithm freeze_mm_modules",
     ),
     (
-        "streamed data is not supported yet",
-        "name the data under `datasets` with type: completion, and a slice such as split: train[:1%]",
+        "rows are not streamed while training: steps and packs are known before the first step",
+        "name the data under `datasets` with type: completion; prepared on disk, it need not fit in memory",
         "pretraining_dataset streaming",
     ),
     (

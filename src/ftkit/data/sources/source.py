@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -51,8 +51,11 @@ class Source:
         files = self.files
         if len(files) > 1:  # a folder may hold several splits
             files = self._remote_files(split) if self.addresses else _files(self.dataset, split)
-        rows = (row for f in files for row in read_file(f, self.dataset.ds_type, self.addresses.get(f)))
-        return _sliced(rows, split, self.dataset.path)
+
+        def read() -> Iterator[Row]:
+            return (row for f in files for row in read_file(f, self.dataset.ds_type, self.addresses.get(f)))
+
+        return _sliced(read, split, self.dataset.path)
 
     def _remote_files(self, split: str) -> tuple[Path, ...]:
         """The copies that hold a split, by the names of the files in their folder; all of a glob or of data_files."""
@@ -120,7 +123,7 @@ def _files(dataset: DatasetSection, split: str) -> tuple[Path, ...]:
     return local_files(dataset.path, data_files, split.partition("[")[0])
 
 
-def _sliced(rows: Iterator[Row], split: str, path: str) -> Iterator[Row]:
+def _sliced(read: Callable[[], Iterator[Row]], split: str, path: str) -> Iterator[Row]:
     match = SLICE.fullmatch(split)
     if not match:
         raise DataError(
@@ -130,11 +133,12 @@ def _sliced(rows: Iterator[Row], split: str, path: str) -> Iterator[Row]:
         )
     start, end = match["start"], match["end"]
     if start is None and end is None:
-        return rows
+        return read()
     if not any(bound and ("%" in bound or bound.startswith("-")) for bound in (start, end)):
-        return islice(rows, int(start or 0), int(end) if end else None)
-    known = list(rows)  # a share or a count from the end needs the number of rows
-    return iter(known[slice(_bound(start, len(known)), _bound(end, len(known)))])
+        return islice(read(), int(start or 0), int(end) if end else None)
+    num_rows = sum(1 for _ in read())  # a share or a count from the end needs it; reading twice holds none of them
+    first, last, _ = slice(_bound(start, num_rows), _bound(end, num_rows)).indices(num_rows)
+    return islice(read(), first, max(first, last))
 
 
 def _bound(text: str | None, num_rows: int) -> int | None:
