@@ -43,6 +43,7 @@ from ftkit.report.preparing import PrepareProgress
 from ftkit.report.run_file import write_run_file
 from ftkit.save.checkpoint import find_checkpoint
 from ftkit.save.output import hold
+from ftkit.save.writing import writing
 from ftkit.summary import end_facts, next_steps, record_of, start_facts, untrained_rows, warnings_of
 from ftkit.train.events import Listener
 from ftkit.train.loop import Outcome
@@ -120,13 +121,14 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
         loaded = load_model(effective, inputs, plan, backend, numbers)
     trainer = build_trainer(effective, inputs, loaded, backend, numbers)
     output = Path(effective.saving.output_dir)
-    (output / "recipe.yml").write_text(recipe.as_yaml(), encoding="utf8")
-    if world.is_main:
-        write_rejected(output / "rejected.jsonl", inputs.prepared.report.rejected)
+    with writing("what the run is", output):
+        (output / "recipe.yml").write_text(recipe.as_yaml(), encoding="utf8")
+        if world.is_main:
+            write_rejected(output / "rejected.jsonl", inputs.prepared.report.rejected)
     trainer.listeners = listeners(output, console, world)
     with watch.phase("answers"):
         before = [] if resume else answers(effective, inputs, loaded, numbers)
-    with watch.phase("train"):
+    with watch.phase("train"), writing("what the run measures", output):
         outcome = trainer.run(resume)
     with watch.phase("answers"):
         after = answers(effective, inputs, loaded, numbers)
@@ -137,7 +139,8 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
         for index, prompt in enumerate(effective.training.sample_prompts)
     )
     result = RunResult(output, outcome, substitutions, samples)
-    write_run_file(output / "run.json", record_of(effective, inputs, loaded, result, watch.seconds))
+    with writing("what the run was", output):
+        write_run_file(output / "run.json", record_of(effective, inputs, loaded, result, watch.seconds))
     console.samples(samples)
     console.facts("Done", end_facts(effective, result, resumed=resume is not None))
     console.next_steps(next_steps(recipe, plan, result))

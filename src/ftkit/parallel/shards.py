@@ -28,6 +28,10 @@ from ftkit.errors import CheckpointError
 from ftkit.parallel.optimizer_state import read_state, write_state
 
 MODEL, OPTIMIZER = "model/", "optimizer/"
+GO_ON = (  # help of every error of writing
+    "make room on the disk and run it again; with auto_resume_from_checkpoints: true it goes on from the newest whole"
+    " checkpoint, if there is one"
+)
 
 
 def save_plain(folder: Path, parameters: Mapping[str, nn.Parameter], optimizer: Optimizer) -> None:
@@ -72,7 +76,7 @@ def alone(folder: Path, verb: str) -> Iterator[None]:
             raise CheckpointError(
                 f"the shards cannot be {verb}, got {type(cause).__name__}: {cause}",
                 where=str(folder),
-                help="make room on the disk" if verb == "written" else "resume from another checkpoint",
+                help=GO_ON if verb == "written" else "resume from another checkpoint",
             ) from failed
 
 

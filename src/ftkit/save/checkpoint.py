@@ -27,6 +27,7 @@ import torch
 from ftkit.errors import CheckpointError
 from ftkit.parallel.backend import Backend
 from ftkit.save.state import TrainerState
+from ftkit.save.writing import writing
 
 STATE_FILE, SHARDS, PARTIAL, REPLACED = "trainer_state.json", "shards", ".partial", ".replaced"
 OTHER = ".other"
@@ -55,6 +56,17 @@ class Checkpoints:
         """Write the checkpoint of `state.step` and delete the oldest beyond the limit."""
         final = self.folder / f"checkpoint-{state.step}"
         partial = final.with_name(final.name + PARTIAL)
+        try:
+            with writing("the checkpoint", final):
+                self.write(state, partial, final)
+        except CheckpointError:  # a disk that is full gets its room back
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        self.wait_for_all()
+        return final
+
+    def write(self, state: TrainerState, partial: Path, final: Path) -> None:
+        """Write `partial`, and rename it to `final`."""
         if self.backend.world.is_main:
             remove_left_overs(self.folder)
             partial.mkdir(parents=True)
@@ -64,19 +76,10 @@ class Checkpoints:
             self.extra(partial)
         self.wait_for_all()
         if self.backend.world.is_main:
-            try:
-                write_record(partial, state, self.identity)
-                sync(partial)
-                put_in_place(partial, final)
-                self.delete_oldest(final)
-            except OSError as failed:
-                raise CheckpointError(
-                    f"the checkpoint cannot be written, got {failed.strerror}",
-                    where=str(final),
-                    help="make room on the disk, then resume_from_checkpoint: true",
-                ) from failed
-        self.wait_for_all()
-        return final
+            write_record(partial, state, self.identity)
+            sync(partial)
+            put_in_place(partial, final)
+            self.delete_oldest(final)
 
     def resume(self, folder: Path) -> TrainerState:
         """Put parameters and optimizer state of the checkpoint `folder` back, and return where the run stood.

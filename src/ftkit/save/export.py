@@ -15,6 +15,7 @@ from ftkit.model.naming import PEFT_PREFIX, is_adapter, plain_name
 from ftkit.parallel.backend import Backend
 from ftkit.save.stream import TensorShape, write_stream
 from ftkit.save.whole_model import take_part, write_model
+from ftkit.save.writing import writing
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -46,14 +47,18 @@ def export(
         grown: frozen tables with rows for new tokens (`ModelPlan` parameters with `stored_rows`), by transformers'
             names. They go into an adapter's file, as PEFT does: whoever loads it could not know the new rows.
         ends: the tokens that end an answer; none for the tokenizer's EOS alone.
+
+    Raises:
+        CheckpointError: the disk is full, or something else keeps a file from being written.
     """
-    if adapter is not None:
-        write_adapter(backend, net, adapter, folder, grown)
-    else:
-        write_model(backend, net, folder, dtype)
-    if backend.world.is_main:
-        tokenizer.save_pretrained(folder)
-        write_generation_config(net, tokenizer, folder, ends)
+    with writing("the result", folder):
+        if adapter is not None:
+            write_adapter(backend, net, adapter, folder, grown)
+        else:
+            write_model(backend, net, folder, dtype)
+        if backend.world.is_main:
+            tokenizer.save_pretrained(folder)
+            write_generation_config(net, tokenizer, folder, ends)
 
 
 def write_adapter(

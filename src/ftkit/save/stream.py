@@ -49,6 +49,18 @@ def write_stream(path: Path, shapes: Mapping[str, TensorShape], tensors: Iterabl
         CheckpointError: a tensor is missing, or not the one `shapes` announced.
     """
     partial = path.with_name(f"{path.name}.partial")
+    try:
+        write_file(partial, path.name, shapes, tensors)
+    except OSError:  # a disk that is full gets its room back
+        partial.unlink(missing_ok=True)
+        raise
+    partial.replace(path)
+
+
+def write_file(
+    partial: Path, called: str, shapes: Mapping[str, TensorShape], tensors: Iterable[tuple[str, Tensor]]
+) -> None:
+    """Write the file that will be `called` so, once whole."""
     with partial.open("wb") as file:
         file.write(head(shapes))
         expected = iter(shapes.items())
@@ -56,11 +68,10 @@ def write_stream(path: Path, shapes: Mapping[str, TensorShape], tensors: Iterabl
             announced = next(expected, None)
             if announced != (name, TensorShape(tuple(tensor.shape), tensor.dtype)):
                 got = f"{name} {tuple(tensor.shape)} {tensor.dtype}"
-                raise CheckpointError(f"not the tensor that was announced, got {got}", where=path.name)
+                raise CheckpointError(f"not the tensor that was announced, got {got}", where=called)
             file.write(tensor.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
         if missing := next(expected, None):
             raise CheckpointError("a tensor did not come", where=missing[0])
-    partial.replace(path)
 
 
 def head(shapes: Mapping[str, TensorShape]) -> bytes:
