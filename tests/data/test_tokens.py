@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +84,43 @@ def test_no_tokenizer_and_an_unknown_class_are_refused(tmp_path: Path, bare_fold
         loaded(tmp_path)
     with pytest.raises(DataError, match="transformers has no tokenizer class of this name, got NopeTokenizer"):
         loaded(bare_folder, tokenizer_type="NopeTokenizer")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        (
+            "tokenizer.json",
+            '{"model": {"type": "Zork", "vocab": {}}, "added_tokens": []}',
+            "no tokenizer can be loaded",
+        ),
+        ("tokenizer.json", "[]", "no tokenizer can be loaded"),
+        ("tokenizer.json", "{}", r"no tokenizer can be loaded \('added_tokens'"),
+        ("tokenizer_config.json", '{"tokenizer_class": 3}', "no tokenizer can be loaded"),
+        (
+            "tokenizer.json",
+            "version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+            r"\nhelp: run `git lfs pull` in that folder: git-lfs pointers stand in place of tokenizer\.json",
+        ),
+    ],
+    ids=["unknown model", "list", "empty mapping", "class of the wrong kind", "pointer"],
+)
+def test_a_broken_tokenizer_is_clear(bare_folder: Path, tmp_path: Path, file: str, text: str, said: str) -> None:
+    folder = tmp_path / "broken"
+    shutil.copytree(bare_folder, folder)
+    (folder / file).write_text(text)
+    with pytest.raises(DataError, match=said) as caught:
+        loaded(folder)
+    assert caught.value.where == str(folder)
+    assert caught.value.help
+
+
+def test_a_silent_hub_is_said_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    start = time.monotonic()
+    with pytest.raises(
+        DataError, match=r"someone/absent: no tokenizer .*offline: http://127\.0\.0\.1:9 does not answer"
+    ):
+        loaded("someone/absent")
+    assert time.monotonic() - start < 5

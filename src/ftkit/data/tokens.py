@@ -6,9 +6,11 @@ All of it happens before any row is read, so that every configured token is one 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ftkit.errors import DataError
+from ftkit.hub import is_cached, is_lfs_pointer, why_silent
 from ftkit.recipe.section.tokens import SpecialTokens, TokenSection
 
 # Tokens that vocabularies keep for padding or never use otherwise, the most fitting first.
@@ -16,6 +18,7 @@ PAD_CANDIDATES = (
     "<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<PAD>", "<|finetune_right_pad_id|>", "<|finetune_right_pad|>",
     "<|reserved_special_token_0|>", "<|fim_pad|>", "<|vision_pad|>", "<|endoftext|>", "<|end_of_text|>",
 )  # fmt: skip
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
 
 def load_tokenizer(tokens: TokenSection, base_model: str, *, revision: str | None, trust_remote_code: bool) -> Any:
@@ -78,16 +81,51 @@ def _load(source: str, kind: str | None, *, revision: str | None, trust_remote_c
                 help="leave tokenizer_type out: the folder says which it is",
             )
         loaders.append(named.from_pretrained)
+    cached_only = _must_come_from_cache(source, revision)
     problems = []
     for loader in loaders:
         try:
-            return loader(source, revision=revision or "main", trust_remote_code=trust_remote_code)
-        except (OSError, ValueError, ImportError) as bad:
-            problems.append(str(bad).strip().split("\n")[0])
+            return loader(
+                source,
+                revision=revision or "main",
+                trust_remote_code=trust_remote_code,
+                local_files_only=cached_only,
+            )
+        except Exception as bad:  # a folder's files through other people's parsers; `tokenizers` raises bare ones
+            problems.append(_beginning(bad))
+    pointers = [file.name for file in sorted(Path(source).expanduser().glob("*token*")) if is_lfs_pointer(file)]
     raise DataError(
-        f"no tokenizer can be loaded ({'; '.join(problems)})",
+        f"no tokenizer can be loaded ({'; '.join(dict.fromkeys(problems))})",
         where=source,
-        help="check base_model or tokenizer_config: a folder with a tokenizer.json, or a hub id that can be reached",
+        help=f"run `git lfs pull` in that folder: git-lfs pointers stand in place of {', '.join(pointers)}"
+        if pointers
+        else "check base_model or tokenizer_config: a folder with a tokenizer.json, or a hub id that can be reached",
+    )
+
+
+def _beginning(problem: Exception) -> str:
+    """The first line of somebody else's message; and the second, where the first only announces it."""
+    first, *more = str(problem).strip().split("\n")
+    if first.endswith(":") and more:
+        return f"{first} {more[0].strip()}"
+    return first or type(problem).__name__
+
+
+def _must_come_from_cache(source: str, revision: str | None) -> bool:
+    """Whether the hub is silent and its cache has to do.
+
+    Raises:
+        DataError: the hub is silent, and the cache has no tokenizer of `source`.
+    """
+    silent = None if Path(source).expanduser().exists() else why_silent()
+    if silent is None:
+        return False
+    if is_cached(source, TOKENIZER_FILES, revision):
+        return True
+    raise DataError(
+        f"no tokenizer can be loaded: neither a folder nor one that can be had from the hub now ({silent})",
+        where=source,
+        help="give a folder with a tokenizer.json, or connect once so that the hub's cache holds it",
     )
 
 

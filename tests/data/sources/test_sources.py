@@ -157,7 +157,7 @@ def test_a_hub_that_does_not_answer_is_said_within_seconds(monkeypatch: pytest.M
     assert time.monotonic() - start < 10  # the import of `datasets` is the most of it
     assert str(caught.value) == (
         "abacusai/SystemChat: neither a local file nor a data set of the hub that can be read now, "
-        "got abacusai/SystemChat (http://127.0.0.1:9 does not answer: [Errno 111] Connection refused)\n"
+        "got abacusai/SystemChat (offline: http://127.0.0.1:9 does not answer: [Errno 111] Connection refused)\n"
         "help: for a local file give its path; for a hub id check the name, the connection and HF_HUB_OFFLINE"
     )
 

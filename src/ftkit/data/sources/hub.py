@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 from ftkit.data.values import Row, Where
 from ftkit.errors import DataError
+from ftkit.hub import why_silent
 from ftkit.recipe.section.data import DatasetSection
-
-SECONDS_TO_ANSWER = 3
 
 
 def load_hub(dataset: DatasetSection) -> Any:
@@ -56,17 +53,9 @@ def _reach(path: str) -> None:
     Raises:
         DataError: there is none.
     """
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
-        raise _absent(path, "HF_HUB_OFFLINE is set, and it was not read here before")
-    request = Request(constants.ENDPOINT, method="HEAD")  # the hub's own address
-    try:
-        urlopen(request, timeout=SECONDS_TO_ANSWER).close()
-    except HTTPError:
-        return  # it answers, if only that it has no such page
-    except OSError as silent:
-        raise _absent(path, f"{constants.ENDPOINT} does not answer: {getattr(silent, 'reason', silent)}") from silent
+    silent = why_silent()
+    if silent is not None:
+        raise _absent(path, silent)
 
 
 def _absent(path: str, why: object) -> DataError:
