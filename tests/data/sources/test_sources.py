@@ -304,6 +304,17 @@ def test_a_split_can_be_a_slice(tmp_path: Path, split: str, kept: int) -> None:
     assert len(rows(path, split=split)) == kept
 
 
+def test_a_file_is_no_split_but_train_unless_its_name_says_so(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()  # the folder of this test has "test" in its name
+    plain = write(tmp_path / "data" / "rows.jsonl", '{"a": 1}\n')
+    named = write(tmp_path / "data" / "rows_test.jsonl", '{"a": 2}\n')
+    assert rows(plain, split="train")[0][0] == {"a": 1}
+    assert rows(named, split="test")[0][0] == {"a": 2}
+    for split in ("test", "train+dev[:10]"):
+        with pytest.raises(DataError, match=r"are the split train, got split '(test|dev)'\nhelp: take split out"):
+            rows(plain, split=split)
+
+
 def test_shards_take_one_row_in_so_many(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", "\n".join(json.dumps({"n": n}) for n in range(7)))
     assert [values["n"] for values, _ in rows(path, shards=3)] == [0, 3, 6]

@@ -1,7 +1,7 @@
 """The data files of a folder: a plain one, a checked-out data set of the hub, or what `Dataset.save_to_disk` wrote.
 
 Where files say by their name or folder which split they hold (`data/train-00000-of-00002.parquet`, `test/rows.jsonl`),
-only those of the split asked for are taken; without such names every file belongs to every split.
+only those of the split asked for are taken; without such names every file belongs to train.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def of_split(files: Mapping[Path, Path], split: str, folder: str) -> tuple[Path,
     """
     named = {file: split_of(below) for file, below in files.items()}
     found = sorted({name for name in named.values() if name})
-    chosen = tuple(file for file, name in named.items() if name == _canonical(split)) if found else tuple(files)
+    chosen = tuple(file for file, name in named.items() if name == canonical(split)) if found else tuple(files)
     if not chosen:
         raise DataError(
             f"the folder's files hold no split {split!r}, got {', '.join(found)}",
@@ -75,7 +75,8 @@ def split_of(path: Path) -> str | None:
     return None
 
 
-def _canonical(split: str) -> str:
+def canonical(split: str) -> str:
+    """The usual name of a split: `dev` -> `validation`; one that has none stays as it is."""
     return next((name for name, words in SPLITS.items() if split in words), split)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, BinaryIO
 
-from ftkit.data.sources.folder import of_split
+from ftkit.data.sources.folder import canonical, of_split, split_of
 from ftkit.data.sources.hub import hub_rows, load_hub
 from ftkit.data.sources.local import READERS, count_rows, is_local_file_name, local_files, read_file
 from ftkit.data.sources.remote import fetch, is_remote
@@ -106,15 +106,34 @@ def open_source(dataset: DatasetSection, downloads: Path | None = None) -> Sourc
     if is_remote(dataset.path):
         kept = downloads or Path(mkdtemp(prefix="ftkit-"))
         addresses = fetch(dataset.path, data_files, kept, READERS)
+        _check_split(dataset, addresses.values())
         return Source(dataset, tuple(addresses), addresses=addresses)
     is_here = Path(dataset.path).expanduser().exists() or is_local_file_name(dataset.path)
     if is_here or (dataset.path in ("json", "csv", "parquet", "text", "arrow") and data_files):
         parts = (dataset.split or "train").split("+")
         files = dict.fromkeys(chain.from_iterable(_files(dataset, part.strip()) for part in parts))
+        _check_split(dataset, map(str, files))
         return Source(dataset, tuple(files))
     if not HUB_ID.fullmatch(dataset.path):
         return Source(dataset, local_files(dataset.path, ()))  # raises: not found
     return Source(dataset, (), load_hub(dataset))
+
+
+def _check_split(dataset: DatasetSection, names: Iterable[str]) -> None:
+    """Refuse a split that no file tells by its name or folder: plain files are the split train and no other.
+
+    Raises:
+        DataError: there is one.
+    """
+    told = {split_of(Path(*Path(name).parts[-2:])) for name in names}
+    for part in (dataset.split or "train").split("+"):
+        split = part.strip().partition("[")[0]
+        if canonical(split) not in {"train", *told}:
+            raise DataError(
+                f"files without a split in their names are the split train, got split {split!r}",
+                where=dataset.path,
+                help="take split out, or name the file or its folder after the split",
+            )
 
 
 def _files(dataset: DatasetSection, split: str) -> tuple[Path, ...]:
