@@ -15,7 +15,7 @@ from ftkit.recipe.section.data import DatasetSection
 from ftkit.unserved import COMPANIONS, LISTED, REFUSED, REFUSED_OF_DATASETS
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "ftkit"
-OF_ATTENTION = frozenset({"sdp_attention", "xformers_attention"})  # read by ModelSection.attention
+OF_ATTENTION = frozenset({"sdp_attention", "xformers_attention"})  # by ModelSection.attention and a migration
 TEXT = "base_model: m\ndatasets: [{path: rows.jsonl, type: sharegpt}]\nlearning_rate: 1e-4\n"
 
 
