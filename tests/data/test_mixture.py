@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ftkit.data.mask_report import mask_report
 from ftkit.data.prepare import Prepared, prepare
 from ftkit.errors import DataError
 from ftkit.recipe.section.data import DataSection, DatasetSection
@@ -29,6 +30,8 @@ def names(prepared: Prepared) -> Counter[str]:
 def test_documents_stand_in_the_proportion_of_the_weights(tmp_path: Path, chatml: Any) -> None:
     result = mixed(tmp_path, chatml, {"a": (30, 0.5), "b": (100, 0.3), "c": (90, 0.2)})
     assert names(result) == {"a": 30, "b": 18, "c": 12}
+    assert [account.mixed for account in result.report.train.sets] == [30, 18, 12]
+    assert mask_report(result.report.train.sets[1])["used by its weight"] == "18 of 100 documents"
     lines = [(example.where.file, example.where.line) for example in result.train]
     assert lines == sorted(set(lines))
 

@@ -26,6 +26,8 @@ def mask_report(account: SetAccount) -> dict[str, str]:
         facts["prompt as inference renders it"] = (
             f"in {compared - other:,} of {compared:,} documents compared (the first of each shape, then one in {EVERY})"
         )
+    if account.mixed is not None:
+        facts["used by its weight"] = f"{account.mixed:,} of {account.documents:,} documents"
     if account.tools_left_out:
         facts["tools"] = f"left out by the chat template in {account.tools_left_out:,} documents"
     facts["broken, as allowed"] = counted(account.allowed)

@@ -6,6 +6,7 @@ The data set that is scarcest for its weight is used whole; of the others a rand
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from ftkit.recipe.section.data import DatasetSection
 MIXTURE_STREAM = 11  # keeps the choice's random numbers apart from those of the split and the epochs
 
 
-def mix(store: ExampleStore, report: PartReport, datasets: Sequence[DatasetSection], seed: int) -> ExampleStore:
+def mix(
+    store: ExampleStore, report: PartReport, datasets: Sequence[DatasetSection], seed: int
+) -> tuple[ExampleStore, PartReport]:
     """Choose documents so that the data sets stand in the proportion of their weights.
 
     Args:
@@ -25,14 +28,15 @@ def mix(store: ExampleStore, report: PartReport, datasets: Sequence[DatasetSecti
         report: how many there are of each.
 
     Returns:
-        `store` itself if no data set has a weight; else a view of it, in its order.
+        `store` and `report` themselves if no data set has a weight; else a view of the one, in its order, and the other
+        with how many documents are used.
 
     Raises:
         DataError: only some of the data sets have a weight.
     """
     weights = [dataset.weight for dataset in datasets]
     if all(weight is None for weight in weights):
-        return store
+        return store, report
     for dataset in datasets:
         if dataset.weight is None:
             raise DataError(
@@ -48,4 +52,5 @@ def mix(store: ExampleStore, report: PartReport, datasets: Sequence[DatasetSecti
         order = np.random.default_rng([MIXTURE_STREAM, seed, number]).permutation(count)
         chosen.append(start + np.sort(order[:wanted]))
         start += count
-    return store.select(np.concatenate(chosen))
+    sets = tuple(replace(account, mixed=len(own)) for account, own in zip(report.sets, chosen, strict=True))
+    return store.select(np.concatenate(chosen)), replace(report, sets=sets)

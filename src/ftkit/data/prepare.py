@@ -82,12 +82,10 @@ def prepare(
     if not entries:
         raise DataError("the recipe names no data set", where="datasets", help="add datasets: [{path: ..., type: ...}]")
     job = _Job(data, encoder, sequence_len, eot_tokens, on_progress)
-    everything, train_report = job.run(entries, cache_dir)
-    train = mix(everything, train_report, data.datasets, seed)
+    train, train_report = mix(*job.run(entries, cache_dir), data.datasets, seed)
     if data.test_datasets:
         tests = [_open_entry(data, dataset, tokenizer, eot_tokens, cache_dir) for dataset in data.test_datasets]
-        everything, evaluation_report = job.run(tests, cache_dir)
-        evaluation = mix(everything, evaluation_report, data.test_datasets, seed)
+        evaluation, evaluation_report = mix(*job.run(tests, cache_dir), data.test_datasets, seed)
         held_out: tuple[ExampleStore, ExampleStore | None] = train, evaluation
     else:
         held_out, evaluation_report = hold_out(train, data.val_set_size, seed), None
