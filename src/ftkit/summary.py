@@ -54,6 +54,11 @@ def warnings_of(report: PrepareReport) -> list[str]:
             found.append(
                 f"{account.path}: the chat template leaves out the tools of {account.tools_left_out} documents"
             )
+        if account.endless:
+            found.append(
+                f"{account.path}: {account.endless} documents train no end, as the tokenizer has no EOS; "
+                'name one: special_tokens: {eos_token: "..."}'
+            )
         if account.truncated:
             found.append(f"{account.path}: {account.truncated} documents were cut to sequence_len")
     return found

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ftkit.data.mask_report import mask_report
 from ftkit.data.prepare import Prepared, prepare
 from ftkit.data.values import IGNORED, Example
 from ftkit.errors import DataError
 from ftkit.recipe.section.data import DataSection, DatasetSection
+from ftkit.summary import warnings_of
 
 Turn = tuple[str, str]
 S, H, G = "system", "human", "gpt"
@@ -316,6 +318,22 @@ def test_text_without_bos_and_eos_tokens_is_ids_only(tmp_path: Path, bare_folder
     tokenizer.bos_token = tokenizer.eos_token = None
     path = write_rows(tmp_path / "rows.jsonl", [{"text": "abc"}])
     assert tokenizer.decode(prepared(path, tokenizer, type="completion").train[0].input_ids) == "abc"
+
+
+def test_text_that_trains_no_end_is_counted_and_said(tmp_path: Path, bare_folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(bare_folder)
+    path = write_rows(tmp_path / "rows.jsonl", [{"text": "abc"}, {"text": "def"}])
+    with_end = prepared(path, tokenizer, type="completion").report
+    assert (with_end.train.sets[0].ended, with_end.train.sets[0].endless, warnings_of(with_end)) == (2, 0, [])
+    tokenizer.eos_token = None
+    without = prepared(path, tokenizer, type="completion").report
+    assert (without.train.sets[0].ended, without.train.sets[0].endless) == (0, 2)
+    assert mask_report(without.train.sets[0])["no end"] == "2 documents, as the tokenizer has no EOS"
+    assert warnings_of(without) == [
+        f'{path}: 2 documents train no end, as the tokenizer has no EOS; name one: special_tokens: {{eos_token: "..."}}'
+    ]
 
 
 BAD_ROWS = [

@@ -25,6 +25,7 @@ class SetAccount:
         tools_left_out: documents whose row has tools that the chat template does not write.
         ended: documents whose last trained turn ends with a trained end-of-turn token.
         compared_prompts: documents whose prompt was held against the one inference renders (see proof.PromptSample).
+        endless: documents that should end with the tokenizer's EOS, which has none.
         mixed: of the documents, those that a mixture by weight uses; None without weights.
         allowed: invariant -> documents that break it, as the recipe allows.
     """
@@ -44,6 +45,7 @@ class SetAccount:
     compared_prompts: int = 0
     allowed: dict[str, int] = field(default_factory=dict)
     tools_left_out: int = 0
+    endless: int = 0
     mixed: int | None = None
 
     def drop(self, reason: str) -> None:

@@ -333,7 +333,9 @@ class _Job:
         account.tokens += len(kept.ids)
         for role, count in kept.by_role.items():
             account.trained_tokens[role] = account.trained_tokens.get(role, 0) + count
-        account.ended += marked.trains_end and kept is encoded
+        is_endless = marked.add_eos and self.encoder.eos is None
+        account.ended += marked.trains_end and kept is encoded and not is_endless
+        account.endless += is_endless
         account.compared_prompts += marked.compared
         account.tools_left_out += marked.leaves_out_tools
         if marked.method:
