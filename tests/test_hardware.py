@@ -73,3 +73,12 @@ def test_strict_makes_every_replacement_an_error(tmp_path: Path) -> None:
     assert message.startswith("strict: true, and this machine cannot honour\n  flash_attention: true -> torch's scaled")
     assert message.count("\n  ") == 6
     assert message.endswith("help: change these keys, run on a machine that has them, or set strict: false")
+
+
+def test_what_lies_in_host_memory_is_not_moved_there(tmp_path: Path) -> None:
+    given = recipe(tmp_path, "gradient_checkpointing=offload")
+    fitted, substitutions = fit_to_machine(given, CPU)
+    assert fitted.training.gradient_checkpointing is True
+    assert ("gradient_checkpointing", "offload", "true") in [(s.key, s.asked, s.used) for s in substitutions]
+    fitted, _ = fit_to_machine(given, GPU)
+    assert fitted.training.gradient_checkpointing == "offload"

@@ -74,8 +74,9 @@ def load_model(recipe: Recipe, inputs: Inputs, plan: ModelPlan, backend: Backend
     schedule = build_schedule(recipe.optimization, inputs.steps.num_steps)
     net = build_net(plan, dtype=numbers.weights)
     flops = flops_per_token(net)
+    recompute = training.gradient_checkpointing
     reentrant = bool(training.gradient_checkpointing_kwargs.get("use_reentrant", False))
-    checkpoint_blocks(net, enabled=bool(training.gradient_checkpointing), reentrant=reentrant)
+    checkpoint_blocks(net, enabled=bool(recompute), reentrant=reentrant, offload=recompute == "offload")
     fill_root = load_net(net, plan, backend.place_block, device=device, dtype=numbers.weights, seed=training.seed)
     groups = group_builder(recipe.optimization, recipe.adapter)
     module, optimizer = backend.finish(net, fill_root, groups, make_optimizer, training.max_grad_norm)

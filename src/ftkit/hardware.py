@@ -126,6 +126,13 @@ def _precision(recipe: Recipe, machine: Machine) -> Iterator[Change]:
         yield "training", {"tf32": False}, Substitution("tf32", "true", "fp32", "tf32 is a mode of NVIDIA GPUs")
 
 
+def _offload(recipe: Recipe, machine: Machine) -> Iterator[Change]:
+    if machine.device_type == "cpu" and recipe.training.gradient_checkpointing == "offload":
+        reason = "without a GPU they lie in the host's memory anyway"
+        substitution = Substitution("gradient_checkpointing", "offload", "true", reason)
+        yield "training", {"gradient_checkpointing": True}, substitution
+
+
 def _paged_optimizer(recipe: Recipe, machine: Machine) -> Iterator[Change]:
     name = recipe.optimization.optimizer
     if machine.device_type == "cpu" and name in PAGED:
@@ -152,4 +159,4 @@ def _unserved(recipe: Recipe, machine: Machine) -> Iterator[Change]:
         yield "general", {}, Substitution(key, asked, used, "comes in a later version")
 
 
-RULES: tuple[Rule, ...] = (_attention, _precision, _paged_optimizer, _sharding, _unserved)
+RULES: tuple[Rule, ...] = (_attention, _precision, _offload, _paged_optimizer, _sharding, _unserved)

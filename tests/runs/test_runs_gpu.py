@@ -29,6 +29,7 @@ num_epochs: 4
 """
 KINDS = {
     "full": "gradient_checkpointing: true",
+    "offload": "adapter: lora\nlora_r: 8\nlora_alpha: 16\nlora_target_linear: true\ngradient_checkpointing: offload",
     "lora": "adapter: lora\nlora_r: 8\nlora_alpha: 16\nlora_target_linear: true\nlora_dropout: 0.05",
     "qlora": "adapter: qlora\nload_in_4bit: true\nlora_r: 8\nlora_alpha: 16\nlora_target_linear: true\n"
     "optimizer: paged_adamw_8bit",

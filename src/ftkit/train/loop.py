@@ -148,7 +148,7 @@ class Trainer:
         if self.evaluation is not None and (last or self.options.evaluate_at(done)):
             better = self.evaluate()
         due = last or self.state.stopped is not None or self.options.save_at(done)
-        if self.checkpoints is not None and (due or (better and self.options.save_best)):
+        if self.checkpoints is not None and self.options.saves and (due or (better and self.options.save_best)):
             self.save()
 
     def log(self) -> None:

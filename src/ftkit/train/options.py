@@ -30,6 +30,7 @@ class LoopOptions:
         autocast: dtype of products (torch.bfloat16), None for the parameters' own.
         log_at, evaluate_at, save_at: whether something is due after so many steps; after the last step all are.
         watchdog_threshold: a logged loss above it is bad; `watchdog_patience` bad ones in a row end the run.
+        saves: False never writes a checkpoint, not even after the last step.
         save_best: save after each evaluation with the lowest loss so far.
         stop_patience: evaluations in a row without a lower loss that end the run; None for never.
         flops_per_token, peak_flops: for mfu; None where unknown. Peak is of all devices together.
@@ -41,6 +42,7 @@ class LoopOptions:
     evaluate_at: Cadence = never
     save_at: Cadence = never
     evaluate_on_start: bool = False
+    saves: bool = True
     save_best: bool = False
     watchdog_threshold: float | None = None
     watchdog_patience: int = 3
@@ -67,6 +69,7 @@ def loop_options(
         autocast=autocast,
         log_at=cadence(training.logging_steps, None, None, **size),
         evaluate_at=cadence(steps, times, strategy, **size),
+        saves=saving.save_strategy != "no",
         save_best=saving.save_strategy == "best",
         save_at=never
         if saving.save_strategy == "best"

@@ -122,6 +122,22 @@ def checkpointing_kwargs_unused(r: View) -> Found:
         yield warning("gradient_checkpointing_kwargs", message, "take it out, or turn recomputing on")
 
 
+def checkpointing_unknown(r: View) -> Found:
+    """Activations are recomputed from inputs kept on the device, or in host memory (`offload`)."""
+    kind = r.gradient_checkpointing
+    if isinstance(kind, str) and kind != "offload":
+        message = f"`gradient_checkpointing` must be true, false or offload, got {kind}"
+        yield error("gradient_checkpointing", message, "offload keeps the inputs of blocks in host memory")
+
+
+def checkpointing_kwargs_unknown(r: View) -> Found:
+    """The one option of recomputing that ftkit has."""
+    for key in r.gradient_checkpointing_kwargs:
+        if key != "use_reentrant":
+            path = f"gradient_checkpointing_kwargs.{key}"
+            yield error(path, f"`gradient_checkpointing_kwargs` has no `{key}`", "there is use_reentrant alone")
+
+
 def activation_offloading_alone(r: View) -> Found:
     """Offloading keeps the inputs of recomputed blocks on the CPU; without recomputing there is nothing to move."""
     if r.activation_offloading and not r.gradient_checkpointing:
@@ -156,5 +172,7 @@ RULES: tuple[Rule, ...] = (
     cosine_constant_without_min,
     adam_key_unused,
     checkpointing_kwargs_unused,
+    checkpointing_unknown,
+    checkpointing_kwargs_unknown,
     activation_offloading_alone,
 )
