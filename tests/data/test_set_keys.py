@@ -108,9 +108,15 @@ def test_a_key_of_ones_own_says_which_turns_are_trained(
     assert trained(chatml, one(tmp_path, chatml, ASK, *turns, **keys)) == expected
 
 
-def test_a_named_key_that_is_no_flag_is_refused(tmp_path: Path, chatml: Any) -> None:
-    with pytest.raises(DataError, match=r"rows.jsonl:1: turn 2: 'learn' must be true or false, got 'yes'"):
-        one(tmp_path, chatml, ASK, says("hi", learn="yes"), message_field_training="learn")
+def test_a_wish_may_be_a_word(tmp_path: Path, chatml: Any) -> None:
+    turns = [says("a", train="no"), says("b", train="Yes"), says("c", weight="0"), says("d", training="false")]
+    assert trained(chatml, one(tmp_path, chatml, ASK, *turns)) == "b<|im_end|>"
+
+
+@pytest.mark.parametrize(("key", "keys"), [("learn", {"message_field_training": "learn"}), ("train", {})])
+def test_a_wish_that_is_no_flag_is_refused(tmp_path: Path, chatml: Any, key: str, keys: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=rf"rows.jsonl:1: turn 2: '{key}' must be true or false, got 'maybe'"):
+        one(tmp_path, chatml, ASK, says("hi", **{key: "maybe"}), **keys)
 
 
 def part(first: int, last: int, train: bool) -> dict[str, Any]:

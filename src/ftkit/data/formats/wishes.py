@@ -12,6 +12,7 @@ from ftkit.errors import DataError
 from ftkit.recipe.section.data import DatasetSection
 
 TRAIN_KEYS = ("train", "training", "weight", "loss_weight")  # read when the recipe names no key
+WORDS: Mapping[str, bool] = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ class Wishes:
             value = turn.get(key)
             if isinstance(value, bool | int | float):
                 return bool(value)
-            if self.key and value is not None:
+            if isinstance(value, str) and value.strip().lower() in WORDS:
+                return WORDS[value.strip().lower()]
+            if value is not None:
                 raise DataError(
                     f"{what}: {key!r} must be true or false, got {value!r}",
                     where=str(row.where),
