@@ -80,6 +80,17 @@ def test_csv_cells_are_text_as_written(tmp_path: Path) -> None:
     assert rows(path) == [({"a": "007", "b": "x,\r\ny"}, "2"), ({"a": "", "b": "NA"}, "5")]
 
 
+def test_a_csv_cell_may_be_long(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.csv", f"text,b\n{'x' * 200_000},y\n")
+    assert len(rows(path)[0][0]["text"]) == 200_000
+
+
+def test_a_csv_column_named_twice_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.csv", "\ntext,label,text\na,b,c\n")
+    with pytest.raises(DataError, match=r"rows.csv:2: the header names a column twice, got 'text'"):
+        rows(path)
+
+
 def test_csv_with_a_missing_cell_names_the_line(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.csv", "a,b\n1,2\n3\n")
     with pytest.raises(DataError) as caught:

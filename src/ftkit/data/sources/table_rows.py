@@ -11,13 +11,16 @@ from ftkit.data.sources.json_rows import BOM, decode
 from ftkit.data.values import Row, Where
 from ftkit.errors import DataError
 
+LONGEST_CELL = 2**31 - 1  # characters; what a C long holds everywhere. The module's own limit is 131072
+
 
 def csv_rows(path: Path, name: str, *, delimiter: str = ",") -> Iterator[Row]:
     """Rows under the header line. Every cell is text, exactly as written; an empty cell is empty text.
 
     Raises:
-        DataError: bytes that are no UTF-8, no header, or a row with more or fewer cells than the header.
+        DataError: bytes that are no UTF-8, a column named twice, or a row with more or fewer cells than the header.
     """
+    csv.field_size_limit(LONGEST_CELL)
     lines = _text_lines(path, name)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] | None = None
@@ -33,6 +36,13 @@ def csv_rows(path: Path, name: str, *, delimiter: str = ",") -> Iterator[Row]:
             continue
         if header is None:
             header = cells
+            twice = [cell for number, cell in enumerate(cells) if cell and cell in cells[:number]]
+            if twice:
+                raise DataError(
+                    f"the header names a column twice, got {twice[0]!r}",
+                    where=f"{name}:{line}",
+                    help="give each column a name of its own",
+                )
         elif len(cells) != len(header):
             what = f"a row must have the header's {len(header)} cells, got {len(cells)}"
             raise DataError(
