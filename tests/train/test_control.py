@@ -126,6 +126,18 @@ def test_early_stopping_ends_a_run_that_no_longer_gains() -> None:
     assert outcome.steps == 3
 
 
+def test_the_step_that_ends_a_run_early_is_logged_evaluated_and_saved() -> None:
+    stopped = run_with(LoopOptions(log_at=every(5), evaluate_at=every(1), stop_patience=2), Shelf(), lr=0.0, steps=9)
+    stopped.trainer.run()
+    watched = run_with(LoopOptions(evaluate_at=every(9), watchdog_threshold=1.0, watchdog_patience=3), Shelf())
+    watched.trainer.run()
+    for run in (stopped, watched):
+        kinds = [type(event) for event in run.heard.events if getattr(event, "step", 0) == 3]
+        assert {Logged, Evaluated, Saved} < set(kinds)
+        assert len(kinds) == 4  # and the end
+    assert run.heard.events[-1].reason.startswith("loss watchdog: ")  # type: ignore[union-attr]
+
+
 def test_a_step_without_targets_is_skipped_with_a_warning() -> None:
     run = make_run(tiny_llama(), documents(3, trained=False))
     outcome = run.trainer.run()

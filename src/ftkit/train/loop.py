@@ -143,10 +143,13 @@ class Trainer:
         """Log, evaluate and save, where due; the last step, or the one that ends the run, has all three."""
         done, last = self.state.step, self.state.step == self.batches.num_steps
         better = False
-        if last or self.options.log_at(done):
+        logs = last or self.options.log_at(done)
+        if logs:
             self.log()
-        if self.evaluation is not None and (last or self.options.evaluate_at(done)):
+        if self.evaluation is not None and (last or self.state.stopped or self.options.evaluate_at(done)):
             better = self.evaluate()
+        if self.state.stopped and not logs:  # the evaluation ended the run
+            self.log()
         due = last or self.state.stopped is not None or self.options.save_at(done)
         if self.checkpoints is not None and self.options.saves and (due or (better and self.options.save_best)):
             self.save()
@@ -184,7 +187,7 @@ class Trainer:
         if threshold is None:
             return
         self.state.bad_losses = 0 if loss <= threshold else self.state.bad_losses + 1
-        if self.state.bad_losses >= self.options.watchdog_patience:
+        if self.state.bad_losses >= self.options.watchdog_patience and not self.state.stopped:
             times = f"{self.state.bad_losses} logged losses in a row"
             self.state.stopped = f"loss watchdog: {times} above loss_watchdog_threshold {threshold:g}"
 
@@ -204,7 +207,7 @@ class Trainer:
             return True
         state.evaluations_without_gain += 1
         patience = self.options.stop_patience
-        if patience is not None and state.evaluations_without_gain >= patience:
+        if patience is not None and state.evaluations_without_gain >= patience and not state.stopped:
             state.stopped = f"early stopping: {state.evaluations_without_gain} evaluations without a lower loss"
         return False
 
