@@ -56,3 +56,8 @@ def test_the_prepared_data_lies_where_the_recipe_says(recipe_file: Path) -> None
     assert inputs(recipe_file).prepared.report.train.cache.startswith("miss")
     again = inputs(recipe_file).prepared.report.train
     assert (again.cache, Path(again.folder).parent) == ("hit", recipe_file.parent / "cache")
+
+
+def test_tokens_that_the_recipe_adds_are_counted(recipe_file: Path) -> None:
+    assert inputs(recipe_file).num_new_tokens == 0
+    assert inputs(recipe_file, "tokens=[<zork>, a]", "special_tokens.eos_token=<end>").num_new_tokens == 2

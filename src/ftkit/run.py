@@ -112,7 +112,7 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
     for finding in effective.findings:
         if finding.severity == "warning":
             console.say(f"warning: {finding}")
-    for text in (*warnings_of(inputs.prepared.report), *untrained_rows(plan)):
+    for text in (*warnings_of(inputs.prepared.report), *untrained_rows(plan, inputs.num_new_tokens)):
         console.say(f"warning: {text}")
     for text in inputs.notes:
         console.say(f"note: {text}")

@@ -64,22 +64,28 @@ def warnings_of(report: PrepareReport) -> list[str]:
     return found
 
 
-def untrained_rows(plan: ModelPlan) -> tuple[str, ...]:
-    """A warning where new tokens get rows that the adapter does not train."""
-    tables = {p.name.removesuffix(".weight"): p for p in plan.parameters() if p.stored_rows is not None}
-    if plan.adapter is None or not tables:
+def untrained_rows(plan: ModelPlan, num_new_tokens: int = 0) -> tuple[str, ...]:
+    """A warning where new tokens get rows that the adapter does not train.
+
+    Args:
+        num_new_tokens: ids that the recipe added; they take the spare rows that many models have, before any are made.
+    """
+    grown = [p for p in plan.parameters() if p.stored_rows is not None]
+    tables = grown or [p for p in plan.root if len(p.shape) > 1 and p.shape[0] == plan.config.vocab_size]
+    if plan.adapter is None or not (grown or num_new_tokens):
         return ()
-    trained = set(plan.adapter.modules_to_save or ())
-    modules = {name.rpartition(".")[2]: table for name, table in tables.items()}
+    trained = {*(plan.adapter.modules_to_save or ()), *(name.rpartition(".")[2] for name in plan.adapted)}
+    modules = {p.name.removesuffix(".weight").rpartition(".")[2]: p for p in tables}
     left = [name for name in modules if name not in trained]
     if not left:
         return ()
     table = modules[left[0]]
-    count = table.shape[0] - (table.stored_rows or 0)
-    return (
-        f"{count} new rows of the vocabulary stay at their start values: "
-        f"set lora_modules_to_save: [{', '.join(modules)}] to train them",
+    rows = (
+        f"{table.shape[0] - (table.stored_rows or 0)} new rows of the vocabulary stay at their start values"
+        if grown
+        else f"{num_new_tokens} new tokens take spare rows of the vocabulary, which stay as they are"
     )
+    return (f"{rows}: set lora_modules_to_save: [{', '.join(modules)}] to train them",)
 
 
 def end_facts(recipe: Recipe, result: RunResult, *, resumed: bool) -> dict[str, str]:

@@ -68,6 +68,17 @@ def test_tok_11_new_rows_that_are_not_trained_are_said_by_name(saved: Saved, nam
     assert untrained_rows(plan_of(folder, tokenizer_length=100, **trained)) == ()
 
 
+def test_tok_11_new_tokens_in_spare_rows_are_said_too(saved: Saved) -> None:
+    folder, targets = saved("llama"), {"adapter": "lora", "lora_target_linear": True}
+    assert untrained_rows(plan_of(folder, tokenizer_length=50), 2) == ()  # everything is trained
+    assert untrained_rows(plan_of(folder, tokenizer_length=50, **targets), 2) == (
+        "2 new tokens take spare rows of the vocabulary, which stay as they are: "
+        "set lora_modules_to_save: [embed_tokens, lm_head] to train them",
+    )
+    both = {**targets, "lora_modules_to_save": ("embed_tokens", "lm_head")}
+    assert untrained_rows(plan_of(folder, tokenizer_length=50, **both), 2) == ()
+
+
 def sgd(groups: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(groups, lr=0.1)
 

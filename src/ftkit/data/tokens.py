@@ -30,13 +30,29 @@ def load_tokenizer(tokens: TokenSection, base_model: str, *, revision: str | Non
     Raises:
         DataError: there is no tokenizer, or no token can serve as padding.
     """
+    tokenizer = read_tokenizer(tokens, base_model, revision=revision, trust_remote_code=trust_remote_code)
+    add_tokens(tokenizer, tokens)
+    return tokenizer
+
+
+def read_tokenizer(tokens: TokenSection, base_model: str, *, revision: str | None, trust_remote_code: bool) -> Any:
+    """The tokenizer as its folder has it, before the recipe adds to it; see `load_tokenizer`."""
     source = tokens.tokenizer_config or base_model
-    tokenizer = _load(source, tokens.tokenizer_type, revision=revision, trust_remote_code=trust_remote_code)
+    return _load(source, tokens.tokenizer_type, revision=revision, trust_remote_code=trust_remote_code)
+
+
+def add_tokens(tokenizer: Any, tokens: TokenSection) -> int:
+    """Add the recipe's special and other tokens and a pad token; return how many of them are new ids.
+
+    Raises:
+        DataError: no token can serve as padding.
+    """
+    before = len(tokenizer)
     _add_special(tokenizer, tokens.special_tokens)
     _add_plain(tokenizer, tokens.tokens)
     if tokens.special_tokens.pad_token is None:
         choose_pad(tokenizer)
-    return tokenizer
+    return len(tokenizer) - before
 
 
 def choose_pad(tokenizer: Any) -> None:
