@@ -212,6 +212,19 @@ def test_a_template_that_rewrites_contents_is_read_by_its_generation_blocks(tmp_
     assert result.report.train.sets[0].methods == {"generation blocks": 1}
 
 
+def test_noncharacters_of_a_row_are_trained_as_they_are(tmp_path: Path, chatml: Any) -> None:
+    said = "a\ufdd8b\ufdd9c\ufdd0d"
+    path = write_rows(tmp_path / "rows.jsonl", [sharegpt([(H, "q\ufdd8"), (G, said)])])
+    assert trained(chatml, prepared(path, chatml).train[0]) == f"{said}<|im_end|>"
+
+
+@pytest.mark.parametrize("turns", [[(H, "q\ufdd8"), (G, "a")], [(H, "q"), (G, "a\ufdd9")]])
+def test_noncharacters_that_mark_generation_blocks_are_refused(tmp_path: Path, chatml: Any, turns: Any) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", [sharegpt(turns)])
+    told = refused(path, chatml, chat_template="jinja", chat_template_jinja=GENERATION)
+    assert told.startswith(f"{path}:1: the row holds a noncharacter that marks generation blocks")
+
+
 UNMARKED = {  # a template that asks how a content starts takes no marks
     "generation blocks": GENERATION.replace("assistant\n{% endif %}", "assistant{% endif %}").replace(
         "m.content.replace('b', 'B')", "'B' if m.content.startswith('b') else m.content"

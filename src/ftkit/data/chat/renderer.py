@@ -15,6 +15,7 @@ Time is linear in the turns for 1 and 2.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -79,7 +80,13 @@ class Renderer:
                 where=str(conversation.where),
                 help="mend the row, choose another chat_template, or set bad_rows: skip",
             ) from None
-        text = strip_blocks(blocked)
+        if self.template.has_blocks and _holds_block_marks(conversation):
+            raise DataError(
+                f"the row holds a noncharacter that marks generation blocks, one of {BLOCK_START!r} {BLOCK_END!r}",
+                where=str(conversation.where),
+                help="take it out, or set bad_rows: skip",
+            )
+        text = self._bare(blocked)
         turns, method = self._by_marks(conversation, messages, text), "marks"
         if turns is None and self.template.has_blocks:
             turns, method = self._by_blocks(conversation, blocked), "generation blocks"
@@ -100,7 +107,11 @@ class Renderer:
             RefusedError: the template refuses such a beginning.
         """
         messages = [_as_mapping(message) for message in conversation.messages[:count]]
-        return strip_blocks(self._render(messages, conversation.tools, add_generation_prompt=True))
+        return self._bare(self._render(messages, conversation.tools, add_generation_prompt=True))
+
+    def _bare(self, text: str) -> str:
+        """Without the marks of generation blocks; of a template without such blocks these are the row's own."""
+        return strip_blocks(text) if self.template.has_blocks else text
 
     def _render(
         self,
@@ -120,7 +131,7 @@ class Renderer:
             return None
         marked = [_marked(message, number) for number, message in enumerate(messages)]
         try:
-            with_marks = strip_blocks(self._render(marked, conversation.tools))
+            with_marks = self._bare(self._render(marked, conversation.tools))
         except RefusedError:
             return None
         pieces = MARK.split(with_marks)  # text, number, START or END, text, number, ...
@@ -224,11 +235,18 @@ class Renderer:
                 through = self._render(messages[: number + 1], conversation.tools)
             except RefusedError:
                 return None
-            before, through = strip_blocks(before), strip_blocks(through).rstrip()
+            before, through = self._bare(before), self._bare(through).rstrip()
             if not (text.startswith(before) and text.startswith(through) and len(before) <= len(through)):
                 return None
             turns.append(self._trimmed(message, text, len(before), len(through)))
         return tuple(turns)
+
+
+def _holds_block_marks(conversation: Conversation) -> bool:
+    texts = [message.content for message in conversation.messages]
+    more = [conversation.tools, *(message.extra for message in conversation.messages)]
+    texts += [json.dumps(value, ensure_ascii=False, default=str) for value in more if value]
+    return any(BLOCK_START in text or BLOCK_END in text for text in texts)
 
 
 def _as_mapping(message: Message) -> dict[str, Any]:
