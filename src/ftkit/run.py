@@ -46,7 +46,7 @@ from ftkit.save.output import hold
 from ftkit.save.writing import writing
 from ftkit.summary import end_facts, next_steps, record_of, start_facts, untrained_rows, warnings_of
 from ftkit.train.events import Listener
-from ftkit.train.loop import Outcome
+from ftkit.train.loop import Outcome, Trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
     trainer.listeners = listeners(output, console, world)
     with watch.phase("answers"):
         before = [] if resume else answers(effective, inputs, loaded, numbers)
-    with watch.phase("train"), writing("what the run measures", output):
+    with watch.phase("train"), saying_what_is_kept(trainer), writing("what the run measures", output):
         outcome = trainer.run(resume)
     with watch.phase("answers"):
         after = answers(effective, inputs, loaded, numbers)
@@ -146,6 +146,16 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
     console.next_steps(next_steps(recipe, plan, result))
     backend.close()
     return result
+
+
+@contextmanager
+def saying_what_is_kept(trainer: Trainer) -> Iterator[None]:
+    """Have an interruption say where the run can go on."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        kept = f"resume_from_checkpoint: {trainer.newest} goes on from there"
+        raise type(stop)(kept if trainer.newest else "no checkpoint was written yet") from None
 
 
 def checkpoint_to_resume(recipe: Recipe, console: Console) -> Path | None:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import NoReturn
 
 from ftkit.errors import FtkitError
 
@@ -48,7 +51,10 @@ def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Na
 
 def guarded(run: Callable[[], int]) -> int:
     """Run `run()`; what a user can mend becomes a message on stderr and an exit code, a bug keeps its traceback."""
+    before = signal.getsignal(signal.SIGTERM)
     try:
+        with suppress(ValueError):  # only the main thread may
+            signal.signal(signal.SIGTERM, terminate)
         return run()
     except FtkitError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -56,9 +62,22 @@ def guarded(run: Callable[[], int]) -> int:
     except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except KeyboardInterrupt:
-        print("interrupted; the last whole checkpoint is kept", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        word, code = ("terminated", 143) if isinstance(stop, Terminated) else ("interrupted", 130)
+        print("; ".join([word, *map(str, stop.args)]), file=sys.stderr)
+        return code
+    finally:
+        with suppress(ValueError):
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: what a scheduler sends before it kills."""
+
+
+def terminate(number: int, frame: object) -> NoReturn:
+    """Handle SIGTERM as Ctrl-C is."""
+    raise Terminated
 
 
 def _overview(words: Sequence[str]) -> int:

@@ -99,6 +99,7 @@ class Trainer:
         self.stepper = Stepper(*parts, peaks, options.seed, options.autocast)
         self.meter = Meter(device, options.flops_per_token, options.peak_flops)
         self.state = TrainerState()
+        self.newest: Path | None = None  # the checkpoint that a broken-off run goes on from
         self.grad_norm = 0.0
         self.losses: list[float] = []
         self.eval_losses: list[float] = []
@@ -109,6 +110,7 @@ class Trainer:
         if resume is not None:
             assert self.checkpoints is not None
             self.state = self.checkpoints.resume(resume)
+            self.newest = resume
         device = self.backend.world.device
         carried = self.state.window_loss if self.backend.world.is_main else 0.0  # saved as the sum over all ranks
         self.window_loss = torch.tensor(carried, dtype=torch.float64, device=device)
@@ -217,7 +219,7 @@ class Trainer:
         with self.meter.aside():
             start = time.monotonic()
             self.state.window_loss = float(self.backend.reduce(self.window_loss.clone(), "sum"))
-            folder = self.checkpoints.save(self.state)
+            folder = self.newest = self.checkpoints.save(self.state)
             self.announce(Saved(self.state.step, folder, time.monotonic() - start))
 
     def end(self, seconds: float) -> Outcome:
