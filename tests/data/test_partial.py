@@ -69,6 +69,19 @@ def test_a_killed_run_is_taken_up_and_ends_like_one_that_was_not(
     assert made(files, chatml, tmp_path, lambda rows, _: None, **keys).report.train.cache.startswith("hit")
 
 
+@pytest.mark.parametrize("name", ["progress.json", "chunk-0/tokens.npy"])
+def test_work_that_the_disk_spoilt_is_begun_anew(tmp_path: Path, files: list[Path], chatml: Any, name: str) -> None:
+    def kill(rows: int, _: int | None) -> None:
+        if rows > ROWS_PER_CHUNK * 1.2:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        made(files, chatml, tmp_path, kill)
+    (file,) = tmp_path.glob(f".*.partial/{name}")
+    file.write_bytes(file.read_bytes()[:-9])
+    assert made(files, chatml, tmp_path, lambda rows, _: None).report.train.cache.startswith("miss: nothing like it")
+
+
 def test_conversations_are_compared_with_inference_as_often_as_without_the_kill(tmp_path: Path, chatml: Any) -> None:
     path = tmp_path / "rows.jsonl"
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "name": "c"}]

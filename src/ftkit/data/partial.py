@@ -104,15 +104,24 @@ class Work:
 
 
 def take_up(folder: Path, *, unique: bool) -> Work:
-    """The work that a killed run left in `folder`, or work not begun.
+    """The work that a killed run left in `folder`, or work not begun; what the disk spoilt is thrown away.
 
     Args:
         unique: documents are asked for being new, so those written out have to be known.
     """
     try:
-        progress = json.loads((folder / PROGRESS).read_text(encoding="utf8"))
+        return _read(folder, unique=unique)
     except FileNotFoundError:
         return Work(folder)
+    except (OSError, EOFError, ValueError, TypeError, KeyError):
+        shutil.rmtree(folder)
+        return Work(folder)
+
+
+def _read(folder: Path, *, unique: bool) -> Work:
+    progress = json.loads((folder / PROGRESS).read_text(encoding="utf8"))
+    for number in range(progress["chunks"]):
+        open_store(folder / f"chunk-{number}", ())
     seen = {_tuples(shape): count for shape, count in progress["sample"]["seen"]}
     work = Work(
         folder,

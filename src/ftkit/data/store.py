@@ -126,8 +126,14 @@ def save_store(store: ExampleStore, folder: Path) -> None:
 
 
 def open_store(folder: Path, files: Sequence[str]) -> ExampleStore:
-    """Map the arrays that `save_store` wrote; nothing is read until a document is asked for."""
+    """Map the arrays that `save_store` wrote; nothing is read until a document is asked for.
+
+    Raises:
+        OSError, EOFError, ValueError: one is missing or cut off, or they do not fit together.
+    """
     tokens, trained, borders, origins = (_map(folder / f"{name}.npy") for name in ARRAYS)
+    if not len(tokens) == len(trained) == borders[-1] or len(origins) != len(borders) - 1:
+        raise ValueError(f"the arrays do not fit together, got {folder}")
     return ExampleStore(tokens, trained, borders, origins, tuple(files), np.arange(len(borders) - 1))
 
 
