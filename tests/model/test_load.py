@@ -204,3 +204,52 @@ def test_weights_of_a_silent_hub_are_missed_at_once(monkeypatch: pytest.MonkeyPa
         ModelError, match=r"base_model: someone/absent-model: the weights are not .*HF_HUB_OFFLINE is set"
     ):
         open_weights("someone/absent-model", None)
+
+
+@pytest.mark.parametrize("how", ["one file", "index", "before torch 1.6"])
+def test_files_of_torch_load_as_safetensors_do(saved: Saved, tmp_path: Path, how: str) -> None:
+    shutil.copy(saved("llama") / "config.json", tmp_path)
+    values = load_file(saved("llama") / "model.safetensors")
+    names = sorted(values)
+    if how == "index":
+        parts = {"pytorch_model-1.bin": names[:5], "pytorch_model-2.bin": names[5:]}
+        index = {"weight_map": {name: file for file, inside in parts.items() for name in inside}}
+        (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    else:
+        parts = {"pytorch_model.bin": names}
+    for file, inside in parts.items():
+        new = how != "before torch 1.6"
+        torch.save({n: values[n] for n in inside}, tmp_path / file, _use_new_zipfile_serialization=new)
+    net = net_of(tmp_path)
+    for key, value in net_of(saved("llama")).state_dict().items():
+        assert torch.equal(net.state_dict()[key], value), key
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, ...]:
+        return print, ("code out of weights runs",)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({"weight": Evil()}, "holds more than tensors; ftkit runs no code"),
+        ({"weight": 3}, "must hold tensors by name and nothing else"),
+        (b"garbage", "not a whole torch file .*got 7 bytes"),
+        (b"", "the file is empty"),
+        (POINTER, "git-lfs pointer, not the weights\nhelp: run `git lfs pull`"),
+    ],
+    ids=["code", "number", "garbage", "empty", "pointer"],
+)
+def test_a_file_of_torch_that_is_not_one_of_weights_is_clear(
+    saved: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: object, text: str
+) -> None:
+    shutil.copy(saved("llama") / "config.json", tmp_path)
+    file = tmp_path / "pytorch_model.bin"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        torch.save(content, file)
+    with pytest.raises(ModelError, match=text):
+        net_of(tmp_path)
+    assert capsys.readouterr().out == ""

@@ -1,4 +1,4 @@
-"""The tensors of a model in safetensors files, read lazily through mmap.
+"""The tensors of a model in safetensors files, or in torch's own, read lazily through mmap.
 
 In: a folder or hub id. Out: `Weights`, which knows names and shapes without reading, and reads one tensor at a time.
 """
@@ -6,7 +6,8 @@ In: a folder or hub id. Out: `Weights`, which knows names and shapes without rea
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import pickle
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,52 +21,114 @@ from ftkit.errors import ModelError
 from ftkit.hub import is_cached, is_lfs_pointer, why_silent
 
 GIT_LFS = "run `git lfs pull` in that folder"
+HEAD_BYTES = 100_000_000  # the most that safetensors allows
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+TORCH_SINGLE, TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+FORMATS = ((SINGLE, INDEX), (TORCH_SINGLE, TORCH_INDEX))  # the first that is there is taken
 NUM_SAMPLES, SAMPLE_BYTES = 64, 64 * 1024  # of each file, for `fingerprint`
 
 
-def open_safetensors(file: Path) -> Any:
-    """Open one safetensors file; its header is checked against its length.
+class SafetensorsFile:
+    """One safetensors file; its header is checked against its length.
 
     Raises:
         ModelError: it is no such file, or not whole.
     """
-    try:
-        return safe_open(str(file), framework="pt")
-    except (SafetensorError, OSError, ValueError) as problem:
-        if is_lfs_pointer(file):
+
+    def __init__(self, file: Path) -> None:
+        try:
+            self._handle: Any = safe_open(str(file), framework="pt")
+        except (SafetensorError, OSError, ValueError) as problem:
+            raise broken(file, "safetensors", problem) from problem
+
+    def names(self) -> list[str]:
+        """Its tensors' names."""
+        return list(self._handle.keys())
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, from the header."""
+        return tuple(self._handle.get_slice(name).get_shape())
+
+    def read(self, name: str) -> Tensor:
+        """A tensor on the CPU."""
+        tensor: Tensor = self._handle.get_tensor(name)
+        return tensor
+
+
+class TorchFile:
+    """One file of `torch.save`, read without running any code it may hold; pages come in as tensors are used.
+
+    Raises:
+        ModelError: it is no such file, not whole, or holds anything but tensors by name.
+    """
+
+    def __init__(self, file: Path) -> None:
+        try:
+            try:
+                values = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            except RuntimeError:  # files from before torch 1.6 cannot be mapped
+                values = torch.load(file, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError, OSError, ValueError, EOFError) as problem:
+            raise broken(file, "torch", problem) from problem
+        if not isinstance(values, Mapping) or not all(isinstance(value, Tensor) for value in values.values()):
             raise ModelError(
-                "the file is a git-lfs pointer, not the weights", where=str(file), help=GIT_LFS
-            ) from problem
-        size = file.stat().st_size
-        raise ModelError(
-            f"not a whole safetensors file ({problem}), got {size:,} bytes" if size else "the file is empty",
+                "the file must hold tensors by name and nothing else",
+                where=str(file),
+                help="save model.state_dict(), best as safetensors",
+            )
+        self._values: Mapping[str, Tensor] = values
+
+    def names(self) -> list[str]:
+        """Its tensors' names."""
+        return list(self._values)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor."""
+        return tuple(self._values[name].shape)
+
+    def read(self, name: str) -> Tensor:
+        """A tensor on the CPU."""
+        return self._values[name].detach()
+
+
+def broken(file: Path, kind: str, problem: Exception) -> ModelError:
+    """What to say of a file of weights that cannot be opened."""
+    if is_lfs_pointer(file):
+        return ModelError("the file is a git-lfs pointer, not the weights", where=str(file), help=GIT_LFS)
+    if isinstance(problem, pickle.UnpicklingError) and "Unsupported global" in str(problem):
+        return ModelError(
+            "the file holds more than tensors; ftkit runs no code out of weights",
             where=str(file),
-            help="download or copy it again; the transfer may have been cut off",
-        ) from problem
+            help="use the model's safetensors, or convert the file where you trust it",
+        )
+    size, said = file.stat().st_size, (str(problem).strip() or type(problem).__name__).splitlines()[0]
+    return ModelError(
+        f"not a whole {kind} file ({said}), got {size:,} bytes" if size else "the file is empty",
+        where=str(file),
+        help="download or copy it again; the transfer may have been cut off",
+    )
 
 
 class Weights:
-    """Names, shapes and values of the tensors in `files`."""
+    """Names, shapes and values of the tensors in `files`; what does not end in .safetensors is torch's."""
 
     def __init__(self, files: Iterable[Path]) -> None:
-        self._handles: dict[str, Any] = {}
+        self._files: dict[str, SafetensorsFile | TorchFile] = {}
         for file in files:
-            handle = open_safetensors(file)
-            self._handles.update(dict.fromkeys(handle.keys(), handle))
+            opened = SafetensorsFile(file) if file.suffix == ".safetensors" else TorchFile(file)
+            self._files.update(dict.fromkeys(opened.names(), opened))
 
     def names(self) -> list[str]:
         """All tensors' names."""
-        return list(self._handles)
+        return list(self._files)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, from the file's header."""
-        return tuple(self._handles[name].get_slice(name).get_shape())
+        return self._files[name].shape(name)
 
     def read(self, name: str) -> Tensor:
         """The tensor on the CPU, in the file's dtype; its memory may be the file's own pages, so never write to it."""
-        tensor: Tensor = self._handles[name].get_tensor(name)
-        return tensor
+        return self._files[name].read(name)
 
     def empty(self, name: str) -> Tensor:
         """A tensor of that shape without memory."""
@@ -93,7 +156,7 @@ def fingerprint(source: str, revision: str | None) -> str:
         hasher.update(f"{file.name} {size}".encode())
         with file.open("rb") as opened:
             head = opened.read(8)
-            hasher.update(opened.read(int.from_bytes(head, "little")))
+            hasher.update(opened.read(min(int.from_bytes(head, "little"), size, HEAD_BYTES)))
             for sample in range(NUM_SAMPLES):
                 opened.seek(sample * max(size - SAMPLE_BYTES, 0) // (NUM_SAMPLES - 1))
                 hasher.update(opened.read(SAMPLE_BYTES))
@@ -102,7 +165,7 @@ def fingerprint(source: str, revision: str | None) -> str:
 
 
 def weight_files(source: str, revision: str | None) -> list[Path]:
-    """The safetensors files of a folder or a hub id.
+    """The files of weights of a folder or a hub id: safetensors where there are any, else torch's.
 
     Raises:
         ModelError: no such folder, no weights in it, a file that its index names is missing, or one is broken.
@@ -110,20 +173,23 @@ def weight_files(source: str, revision: str | None) -> list[Path]:
     folder = Path(source).expanduser()
     if not folder.is_dir():
         folder = from_hub(source, revision)
-    if (folder / INDEX).is_file():
-        files = files_of_index(folder / INDEX)
-    elif (folder / SINGLE).is_file():
-        files = [folder / SINGLE]
+    for single, index in FORMATS:
+        if (folder / index).is_file():
+            files = files_of_index(folder / index)
+            break
+        if (folder / single).is_file():
+            files = [folder / single]
+            break
     else:
         raise ModelError(
-            f"no weights there, neither {SINGLE} nor {INDEX}",
+            f"no weights there, neither {SINGLE} nor {INDEX}, nor {TORCH_SINGLE}",
             where=str(folder),
-            help="ftkit reads safetensors; convert other formats first",
+            help="ftkit reads safetensors and pytorch_model.bin; convert other formats first",
         )
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise ModelError(
-            f"files named by {INDEX} are missing, got {', '.join(missing)}",
+            f"files named by {index} are missing, got {', '.join(missing)}",
             where=str(folder),
             help="download them again",
         )
@@ -133,17 +199,23 @@ def weight_files(source: str, revision: str | None) -> list[Path]:
 def from_hub(source: str, revision: str | None) -> Path:
     """The folder of the hub's cache with the weights, downloaded if the hub answers."""
     silent = why_silent()
-    if silent is not None and not is_cached(source, (SINGLE, INDEX), revision):
+    if silent is not None and not is_cached(source, sum(FORMATS, ()), revision):
         raise ModelError(
             f"the weights are not in the hub's cache, and cannot be had from the hub now ({silent})",
             where=f"base_model: {source}",
             help="give the folder of the model, or connect once so that the hub's cache holds it",
         )
-    patterns = ["*.safetensors", INDEX]
     try:
-        return Path(
-            snapshot_download(source, revision=revision, allow_patterns=patterns, local_files_only=silent is not None)
-        )
+        for single, index in FORMATS:
+            patterns = [f"*{Path(single).suffix}", index]
+            folder = Path(
+                snapshot_download(
+                    source, revision=revision, allow_patterns=patterns, local_files_only=silent is not None
+                )
+            )
+            if (folder / single).is_file() or (folder / index).is_file():
+                break
+        return folder
     except (OSError, ValueError) as problem:  # the hub's errors are these; a broken connection is an OSError too
         raise ModelError(
             f"the weights cannot be downloaded ({str(problem).strip().splitlines()[0]})",
@@ -154,7 +226,7 @@ def from_hub(source: str, revision: str | None) -> Path:
 
 
 def files_of_index(index: Path) -> list[Path]:
-    """The files that model.safetensors.index.json names."""
+    """The files that an index names."""
     try:
         names = set(json.loads(index.read_text(encoding="utf8"))["weight_map"].values())
         return [index.parent / name for name in sorted(names)]
