@@ -58,6 +58,19 @@ def test_the_prepared_data_lies_where_the_recipe_says(recipe_file: Path) -> None
     assert (again.cache, Path(again.folder).parent) == ("hit", recipe_file.parent / "cache")
 
 
+def test_the_prepared_data_may_lie_at_home(recipe_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(recipe_file.parent / "home"))
+    folder = inputs(recipe_file, "dataset_prepared_path=~/cache").prepared.report.train.folder
+    assert Path(folder).parent == recipe_file.parent / "home" / "cache"
+
+
+def test_broken_prepared_data_is_told_in_a_note(recipe_file: Path) -> None:
+    folder = Path(inputs(recipe_file, "val_set_size=0").prepared.report.train.folder)
+    (folder / "prepared.json").write_text("{", encoding="utf8")
+    (note,) = inputs(recipe_file, "val_set_size=0").notes
+    assert note.startswith("prepared data: miss: what was prepared is broken and is made anew (")
+
+
 def test_tokens_that_the_recipe_adds_are_counted(recipe_file: Path) -> None:
     assert inputs(recipe_file).num_new_tokens == 0
     assert inputs(recipe_file, "tokens=[<zork>, a]", "special_tokens.eos_token=<end>").num_new_tokens == 2

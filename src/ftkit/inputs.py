@@ -115,5 +115,5 @@ def packs_of(store: ExampleStore, capacity: int, *, packed: bool) -> Sequence[Se
 def cache_of(recipe: Recipe) -> Path:
     """Where prepared data lies: where the recipe says, else in the user's cache."""
     if recipe.data.dataset_prepared_path:
-        return Path(recipe.data.dataset_prepared_path)
+        return Path(recipe.data.dataset_prepared_path).expanduser()
     return Path(os.environ.get("FTKIT_CACHE") or Path.home() / ".cache" / "ftkit") / "prepared"
