@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-# Before torch is loaded: threads that wait must not spin, or tests that share the cores slow one another down manyfold.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Before torch is loaded: threads that wait must not spin for long, or tests that share the cores slow one another.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 ROOT = Path(__file__).resolve().parent.parent
 
