@@ -64,3 +64,22 @@ def test_accelerate_s_words_become_deepspeed_s():
     data, _ = read("deepspeed_config: {zero_stage: 3, offload_optimizer_device: cpu, offload_param_device: none}\n")
     expected = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}
     assert data == {"deepspeed": expected}
+
+
+def test_a_name_that_no_file_can_have_names_no_file():
+    _, [(severity, code, message)] = read(f"deepspeed: {'a' * 300}\n")
+    assert (severity, code) == ("warning", "deepspeed-file")
+    assert message.startswith("there is no file aaa")
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "ds.json").write_text("[" * 200_000)
+    _, [(severity, code, message)] = read("deepspeed: ds.json\n", tmp_path / "r.yml")
+    assert (severity, code, message) == ("error", "deepspeed-file", "ds.json is not JSON (it is nested too deeply)")
+
+    def closed(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.read_text", closed)
+    _, [(severity, code, message)] = read("deepspeed: ds.json\n", tmp_path / "r.yml")
+    assert message == "ds.json is not JSON (it cannot be read: Permission denied)"

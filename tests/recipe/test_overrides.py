@@ -77,3 +77,11 @@ def test_old_keys_work_as_overrides_too(file):
     recipe, problems = check_recipe(file, ("adam_eps=1e-6",))
     assert recipe.optimization.adam_epsilon == 1e-6
     assert [(p.file, p.code) for p in problems if p.key == "adam_eps"] == [("command line", "migrated")]
+
+
+def test_aliases_that_unfold_to_billions_are_refused(file):
+    layers = ", ".join(f"&{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in zip("abcdefghi", "bcdefghij", strict=True))
+    recipe, [problem] = check_recipe(file, (f"model_config={{x: [&a [1], {layers}]}}",))
+    assert recipe is None
+    assert (problem.file, problem.code, problem.key) == ("command line", "override", "model_config")
+    assert problem.message == "the aliases in the value of model_config unfold to more than 100000 values"

@@ -73,7 +73,7 @@ def deepspeed_config(value: str | Mapping[str, Any], recipe_file: str) -> Mappin
     """The configuration that a recipe's `deepspeed` stands for.
 
     Raises:
-        ValueError: the file is not JSON.
+        ValueError: the file cannot be read, or is not JSON.
         FileNotFoundError: there is no such file, and the name is not well known.
     """
     if not isinstance(value, str):
@@ -85,16 +85,33 @@ def deepspeed_config(value: str | Mapping[str, Any], recipe_file: str) -> Mappin
 
 
 def read_config(path: str, recipe_file: str) -> Mapping[str, Any] | None:
-    """The JSON mapping in the file at `path`, relative to here or to the recipe; None where there is no such file."""
+    """The JSON mapping in the file at `path`, relative to here or to the recipe; None where there is no such file.
+
+    Raises:
+        ValueError: the file cannot be read, or is not JSON.
+    """
     for place in (FilePath(path), FilePath(recipe_file).parent / path):
-        if place.is_file():
+        if is_file(place):
             import json  # only recipes that bring such a file need it
 
-            config = json.loads(place.read_text(encoding="utf-8"))
+            try:
+                config = json.loads(place.read_text(encoding="utf-8"))
+            except RecursionError:
+                raise ValueError("it is nested too deeply") from None
+            except OSError as bad:
+                raise ValueError(f"it cannot be read: {bad.strerror}") from None
             if not isinstance(config, dict):
                 raise ValueError("a mapping is expected")
             return config
     return None
+
+
+def is_file(place: FilePath) -> bool:
+    """Whether there is such a file; a name that no file can have (too long, of a folder that is closed) is none."""
+    try:
+        return place.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def well_known(path: str) -> Mapping[str, Any] | None:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ftkit.recipe.problems import COMMAND_LINE, NOWHERE, Problem
-from ftkit.recipe.source import Loader, Path, Reader, Source
+from ftkit.recipe.source import MAX_VALUES, Loader, Path, Reader, Source, TooLargeError
 
 
 def apply_overrides(source: Source, overrides: Sequence[str]) -> None:
@@ -27,6 +27,9 @@ def apply_overrides(source: Source, overrides: Sequence[str]) -> None:
             value, raw = read_value(text)
         except (yaml.YAMLError, ValueError, RecursionError):
             refuse(source, word, f"the value of {key} is not YAML, got {text!r}")
+            continue
+        except TooLargeError:
+            refuse(source, word, f"the aliases in the value of {key} unfold to more than {MAX_VALUES} values")
             continue
         if not put(source.data, path, value):
             refuse(source, word, f"there is no place called {key}")
