@@ -48,3 +48,14 @@ def test_what_a_run_will_do_otherwise_is_said(recipe: Path, capsys: pytest.Captu
     main(["migrate", "recipe.yml"])
     warning = "warning: recipe.yml:7:1: optimizer adamw_torch_8bit is adamw_bnb_8bit here: bitsandbytes' 8-bit states"
     assert capsys.readouterr().err.startswith(warning)
+
+
+def test_a_file_that_cannot_be_decoded_is_left_alone(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = OLD.replace("mine", "m\xefne").encode("latin-1")
+    recipe.write_bytes(content)
+    for words in (["migrate", "recipe.yml"], ["migrate", "recipe.yml", "--write"]):
+        assert main(words) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.startswith("recipe.yml:1:1: the file is not UTF-8, got byte 0xef")
+    assert recipe.read_bytes() == content

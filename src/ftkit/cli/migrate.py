@@ -35,8 +35,7 @@ def migrate_file(file: str, *, write: bool) -> bool:
     errors = [problem for problem in migrated.problems if problem.severity == "error"]
     for problem in errors:
         print(problem, file=sys.stderr)
-    old = content.decode("utf-8", "replace")
-    if migrated.text == old.removeprefix("\ufeff"):
+    if not migrated.changed:
         if not errors:
             print(f"{file}: nothing to migrate", file=sys.stderr)
         return not errors
@@ -47,6 +46,6 @@ def migrate_file(file: str, *, write: bool) -> bool:
         Path(file).write_bytes(migrated.text.encode())
         print(f"{file}: migrated", file=sys.stderr)
     else:
-        before, after = old.splitlines(), migrated.text.splitlines()
+        before, after = content.decode("utf-8-sig").splitlines(), migrated.text.splitlines()
         print("\n".join(difflib.unified_diff(before, after, file, f"{file} (migrated)", lineterm="")))
     return not errors

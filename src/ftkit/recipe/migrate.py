@@ -19,10 +19,12 @@ class Migrated:
     Args:
         text: the recipe in today's dialect; the text given where there was nothing to do.
         problems: what had to be changed, and why nothing could be (a file that is not YAML).
+        changed: whether `text` is a new one; without that there is nothing to show or to write.
     """
 
     text: str
     problems: tuple[Problem, ...]
+    changed: bool = False
 
 
 def migrate_text(file: str, content: bytes | str) -> Migrated:
@@ -43,7 +45,8 @@ def migrate_text(file: str, content: bytes | str) -> Migrated:
         message = "this recipe cannot be rewritten without changing what it says"
         help = "make the changes by hand; each is named above"
         return Migrated(source.text, (*told, Problem("error", file, 0, 0, "", "not-migrated", message, help)))
-    return Migrated(text.replace("\n", "\r\n") if "\r\n" in source.text else text, told)
+    text = text.replace("\n", "\r\n") if "\r\n" in source.text else text
+    return Migrated(text, told, changed=text != source.text)
 
 
 def meaning(source: Source) -> Any:
