@@ -37,6 +37,8 @@ CASES = {
     ),
     "a share": ("eta_min: 1e-6\nlearning_rate: 1e-5\n", "cosine_min_lr_ratio: 0.1\nlearning_rate: 1e-5\n"),
     "a value": ("optimizer: adamw_hf # old\n", "optimizer: adamw_torch # old\n"),
+    "a new name that stands there as a null": ("epochs: 3\nnum_epochs:\n", "num_epochs: 3\n"),
+    "a null above": ("num_epochs: null\nseed: 1\nepochs: 3 # e\n", "seed: 1\nnum_epochs: 3 # e\n"),
     "a packed length": (
         "sequence_len: 2048\nmax_packed_sequence_len: 2048\n",
         "sequence_len: 2048\nsample_packing: true\n",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from ftkit.recipe.build import modernise, without_nulls
 from ftkit.recipe.edits import Edit
@@ -41,7 +41,7 @@ def migrate_text(file: str, content: bytes | str) -> Migrated:
         return Migrated(source.text, ())
     text = apply_edits(clean(source.text), edits)
     told = tuple(problem for problem in source.problems[before:] if problem.code in ("migrated", "migration-clash"))
-    if meaning(read_source(file, text)) != without_nulls(source.data):
+    if not same_recipe(read_source(file, text), source):
         message = "this recipe cannot be rewritten without changing what it says"
         help = "make the changes by hand; each is named above"
         return Migrated(source.text, (*told, Problem("error", file, 0, 0, "", "not-migrated", message, help)))
@@ -49,7 +49,12 @@ def migrate_text(file: str, content: bytes | str) -> Migrated:
     return Migrated(text, told, changed=text != source.text)
 
 
-def meaning(source: Source) -> Any:
-    """What a recipe says in today's dialect."""
-    modernise(source)
-    return without_nulls(source.data)
+def same_recipe(new: Source, old: Source) -> bool:
+    """Whether the text written says what the old one, read and modernised, says, with no error that it did not have."""
+    modernise(new)
+    return without_nulls(new.data) == without_nulls(old.data) and not errors(new) - errors(old)
+
+
+def errors(source: Source) -> Counter[str]:
+    """How many errors of each kind there are."""
+    return Counter(problem.code for problem in source.problems if problem.severity == "error")

@@ -62,6 +62,8 @@ class Draft:
     def apply(self, edit: Edit) -> None:
         """Make one edit."""
         if edit.op == "rename" and edit.path[:-1] == edit.target[:-1] and self.is_block(edit.path):
+            self.remove(edit.target)  # it stands there as a null, if at all
+            self.read()
             self.rename(edit.path, str(edit.target[-1]))
         elif edit.op == "rename":
             value, above = self.written(edit.path), self.take_comments(edit.path)
