@@ -143,3 +143,33 @@ def test_migrating_twice_changes_nothing(corpus):
         modernise(again)
         assert again.edits == []
         assert repr(again.data) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "data", "said"),
+    [
+        ("report_to: mlflow", {}, ("warning", "`report_to: mlflow` has no effect without `mlflow_tracking_uri`")),
+        ("report_to: [comet_ml]", {"use_comet": True}, ("note", "`report_to: comet_ml` is now `use_comet: true`")),
+        (
+            "report_to: mlflow\nmlflow_tracking_uri: here",
+            {"mlflow_tracking_uri": "here"},
+            ("note", "`report_to: mlflow` is not needed: `mlflow_tracking_uri` says it"),
+        ),
+        (
+            "report_to: neptune",
+            {},
+            ("warning", "`report_to: neptune` has no effect: no tracker of this name is supported"),
+        ),
+    ],
+)
+def test_no_tracker_vanishes(text, data, said):
+    got, [problem] = migrated(text)
+    assert got == data
+    assert (problem.severity, problem.message) == said
+
+
+def test_each_tracker_of_a_list_is_named():
+    data, problems = migrated("report_to: [wandb, mlflow]")
+    assert data == {"use_wandb": True}
+    assert [problem.severity for problem in problems] == ["note", "warning"]
+    assert severities("report_to: ${TRACKER}") == [("error", "placeholder", 1)]

@@ -23,6 +23,15 @@ from ftkit.recipe.renames import (
 from ftkit.recipe.source import Path, Source, dotted
 
 Migration = Callable[[Source], None]
+# Names under `report_to` -> the key that says so, and its value; or the key that must say where the tracker is.
+TRACKERS: Mapping[str, tuple[str, bool]] = {
+    "none": ("use_wandb", False),
+    "wandb": ("use_wandb", True),
+    "tensorboard": ("use_tensorboard", True),
+    "comet_ml": ("use_comet", True),
+    "comet": ("use_comet", True),
+}
+TRACKERS_BY_PLACE: Mapping[str, str] = {"mlflow": "mlflow_tracking_uri", "trackio": "trackio_project_name"}
 
 
 def migrate(source: Source) -> None:
@@ -240,19 +249,34 @@ def torch_dtype(source: Source) -> None:
 def trackers(source: Source) -> None:
     """`report_to` and a `wandb` section are said by `use_...`."""
     report = given(source, "report_to")
-    for name in [report] if isinstance(report, str) else report if isinstance(report, list) else []:
-        keys = {"none": ("use_wandb", False), "wandb": ("use_wandb", True), "tensorboard": ("use_tensorboard", True)}
-        if isinstance(name, str) and name in keys:
-            key, value = keys[name]
-            change(source, (key,), value, cause=("report_to",))
-            moved(source, ("report_to",), f"`report_to: {name}` is now `{key}: {str(value).lower()}`")
-    if report is not None:
+    if report is not None and "${" not in str(report):
         remove(source, ("report_to",))
+        for name in report if isinstance(report, list) else [report]:
+            tracker(source, "none" if name is None or name is False else str(name))
     section = given(source, "wandb")
     if isinstance(section, dict):
         for key in list(section):
             renamed(source, ("wandb", key), ("use_wandb" if key == "enabled" else f"wandb_{key}",))
         remove(source, ("wandb",))
+
+
+def tracker(source: Source, name: str) -> None:
+    """One name under `report_to`: a key of today, or a warning that nothing is sent there."""
+    if name in TRACKERS:
+        key, value = TRACKERS[name]
+        change(source, (key,), value, cause=("report_to",))
+        moved(source, ("report_to",), f"`report_to: {name}` is now `{key}: {str(value).lower()}`")
+    elif name in TRACKERS_BY_PLACE:
+        key = TRACKERS_BY_PLACE[name]
+        if given(source, key) is not None:
+            moved(source, ("report_to",), f"`report_to: {name}` is not needed: `{key}` says it")
+        else:
+            message = f"`report_to: {name}` has no effect without `{key}`"
+            source.note("no-effect", ("report_to",), message, f"set {key}", severity="warning")
+    else:
+        message = f"`report_to: {name}` has no effect: no tracker of this name is supported"
+        help = f"one of {', '.join((*TRACKERS, *TRACKERS_BY_PLACE))}; metrics.jsonl is always written"
+        source.note("no-effect", ("report_to",), message, help, severity="warning")
 
 
 def optimizer(source: Source) -> None:
