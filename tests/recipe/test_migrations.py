@@ -173,3 +173,12 @@ def test_each_tracker_of_a_list_is_named():
     assert data == {"use_wandb": True}
     assert [problem.severity for problem in problems] == ["note", "warning"]
     assert severities("report_to: ${TRACKER}") == [("error", "placeholder", 1)]
+
+
+@pytest.mark.parametrize("word", ["yes", "on", "True", "'true'"])
+def test_words_for_true_act_as_true(word):
+    assert migrated(f"xformers_attention: {word}\nsdp_attention: no")[0]["flash_attention"] is True
+    assert migrated(f"load_4bit: {word}\nload_in_8bit: {word}")[0]["load_in_8bit"] is False
+    assert migrated(f"bfloat16: {word}")[0] == {"bf16": True}
+    data, _ = migrated(f"max_packed_sequence_len: 8\nsequence_len: 8\ngroup_by_length: {word}")
+    assert data["group_by_length"] is False

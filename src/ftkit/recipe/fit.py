@@ -106,6 +106,13 @@ def fit_scalar(allowed: Iterable[Any], value: Any, raw: str | None) -> Any:
     return MISFIT
 
 
+def flag(value: Any) -> bool | None:
+    """What a value says where true or false is meant; None where it says neither."""
+    if isinstance(value, bool):
+        return value
+    return FLAGS.get(value.lower()) if isinstance(value, str) else None
+
+
 def same_choice(choice: Any, value: Any) -> bool:
     """Whether `value` names `choice`; capital letters do not count in text."""
     if isinstance(choice, str):

@@ -12,6 +12,7 @@ from typing import Any
 
 from ftkit.catalog import TEMPLATES
 from ftkit.recipe.edits import change, remove, rename, value_at
+from ftkit.recipe.fit import flag
 from ftkit.recipe.renames import (
     NEWLY_HEARD,
     OPTIMIZERS_RENAMED,
@@ -111,7 +112,7 @@ def base_model_config(source: Source) -> None:
 def load_4bit(source: Source) -> None:
     """`load_4bit` is `load_in_4bit`; it went before `load_in_8bit`, which recipes left standing."""
     wanted = given(source, "load_4bit")
-    if wanted is True and given(source, "load_in_8bit") is True:
+    if flag(wanted) and flag(given(source, "load_in_8bit")):
         change(source, ("load_in_8bit",), False)
         message = "`load_4bit: true` goes before `load_in_8bit: true`, as it did"
         moved(source, ("load_4bit",), message, "warning")
@@ -123,7 +124,7 @@ def half_precision(source: Source) -> None:
     """`bfloat16` and `float16` asked for the whole model in that precision, `bf16` and `fp16` for computing in it."""
     for old, new in (("bfloat16", "bf16"), ("float16", "fp16")):
         wanted = given(source, old)
-        if wanted is True:
+        if flag(wanted):
             remove(source, (old,))
             change(source, (new,), True, cause=(old,))
             moved(source, (old,), f"`{old}: true` is now `{new}: true`; trained weights stay in 32 bits", "warning")
@@ -180,10 +181,10 @@ def bnb_config_kwargs(source: Source) -> None:
 def attention(source: Source) -> None:
     """What xformers computed is what flash attention computes."""
     wanted = given(source, "xformers_attention")
-    if wanted is True:
+    if flag(wanted):
         remove(source, ("xformers_attention",))
         others = ("flash_attention", "sdp_attention", "flex_attention", "eager_attention", "attn_implementation")
-        if not any(given(source, other) for other in others):
+        if not any(given(source, other) and flag(given(source, other)) is not False for other in others):
             change(source, ("flash_attention",), True, cause=("xformers_attention",))
         message = "`xformers_attention` is not supported; varlen flash attention computes the same"
         moved(source, ("xformers_attention",), message, "warning")
@@ -201,7 +202,7 @@ def max_packed_sequence_len(source: Source) -> None:
     remove(source, ("max_packed_sequence_len",))
     if given(source, "sample_packing") is None:
         change(source, ("sample_packing",), True, cause=("max_packed_sequence_len",))
-    if given(source, "group_by_length") is True:
+    if flag(given(source, "group_by_length")):
         change(source, ("group_by_length",), False)
         moved(source, ("group_by_length",), "`group_by_length` is not needed: packs have one length", "warning")
     full = given(source, "sequence_len")
