@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from ftkit.recipe.build import modernise, without_nulls
 from ftkit.recipe.edits import Edit
+from ftkit.recipe.pasted import clean
 from ftkit.recipe.problems import Problem
 from ftkit.recipe.rewrite import apply_edits
-from ftkit.recipe.source import Source, clean, dotted, read_source
+from ftkit.recipe.source import Source, dotted, read_source
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,29 +2,22 @@
 
 In: the text of a file, as people paste it. Out: a `Source`: values (None where nothing is given) and marks by path,
 plus the problems found on the way. Recipes are copied from web pages, so non-breaking spaces, tabs, a byte-order mark,
-carriage returns and a code fence around the whole are read as what they were meant to be.
+carriage returns and a code fence around the whole are read as what they were meant to be (`pasted.py`).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
+from ftkit.recipe.pasted import clean, odd_space, without_tabs
 from ftkit.recipe.problems import COMMAND_LINE, NOWHERE, Mark, Problem, Severity
 from ftkit.recipe.scalars import read_scalar
 
 Path = tuple[str | int, ...]
-# Spaces of other widths that web pages put where a plain one was typed; one character each, so columns stay right.
-ODD_SPACES = "[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]"
-INVISIBLE = "[\ufeff\u200b\u2060]"
-# Where a space is part of YAML's own writing, not of a value: at either end of a line, after `:` and `-`, before `#`.
-AROUND = r"(?m)^\s+|(?<=[:-])[^\S\n]+|[^\S\n]+(?=#|$)"
-TABS = r"(?m)(?<=[:\-,\[{])[ \t]+|[ \t]+(?=#|$)"
-FENCE = r"(?m)^\s*(```|~~~)\s*(ya?ml)?\s*$"
 MAX_VALUES = 100_000  # a few aliases of aliases unfold to billions
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -109,7 +102,7 @@ def compose(source: Source) -> yaml.Node | None:
     except yaml.YAMLError:
         if "\t" not in text:
             raise
-        return yaml.compose(re.sub(TABS, lambda tabs: " " * len(tabs.group()), text), Loader=Loader)
+        return yaml.compose(without_tabs(text), Loader=Loader)
 
 
 def read_node(source: Source, node: yaml.Node | None) -> None:
@@ -131,30 +124,15 @@ def read_node(source: Source, node: yaml.Node | None) -> None:
             source.problems.append(Problem("error", source.file, 1, 1, "", "too-large", message))
 
 
-def clean(text: str) -> str:
-    """Put plain characters where pasting left odd ones, without moving any line; odd spaces inside values stay."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if not text.isascii():
-        text = re.sub(AROUND, lambda spaces: re.sub(ODD_SPACES, " ", spaces.group()), text)
-        text = re.sub(INVISIBLE, "", text)
-    return re.sub(FENCE, "", text) if "```" in text or "~~~" in text else text
-
-
 def note_odd_spaces(source: Source) -> None:
     """Say that spaces of a web page were read as plain ones."""
-    first = next((m for around in re.finditer(AROUND, source.text) for m in odd_spaces(around)), None)
+    first = odd_space(source.text)
     if first is None:
         return
-    line = source.text.count("\n", 0, first) + 1
-    column = first - source.text.rfind("\n", 0, first)
-    message = f"a space that is not a plain one (U+{ord(source.text[first]):04X}) is read as a plain one"
+    space, line, column = first
+    message = f"a space that is not a plain one (U+{ord(space):04X}) is read as a plain one"
     help = "it comes from a web page; type the space again"
     source.problems.append(Problem("note", source.file, line, column, "", "odd-space", message, help))
-
-
-def odd_spaces(around: re.Match[str]) -> list[int]:
-    """Where in the text the odd ones among these spaces are."""
-    return [around.start() + found.start() for found in re.finditer(ODD_SPACES, around.group())]
 
 
 class TooLargeError(Exception):
