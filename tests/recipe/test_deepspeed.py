@@ -83,3 +83,16 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr("pathlib.Path.read_text", closed)
     _, [(severity, code, message)] = read("deepspeed: ds.json\n", tmp_path / "r.yml")
     assert message == "ds.json is not JSON (it cannot be read: Permission denied)"
+
+
+def test_words_of_accelerate_s_that_say_nothing_are_named():
+    words = "zero_stage: 3, zero3_init_flag: true, foo: 1, offload_param_device: nvme, offload_param_nvme_path: /n"
+    data, problems = read(f"deepspeed: {{{words}}}\n")
+    offload = {"device": "nvme", "nvme_path": "/n"}
+    assert data == {"deepspeed": {"zero_optimization": {"stage": 3, "offload_param": offload}}}
+    assert [(severity, code) for severity, code, _ in problems] == [
+        ("note", "no-effect"),
+        ("error", "unknown-key"),
+        ("note", "migrated"),
+    ]
+    assert problems[1][2] == "no key is called `foo`"

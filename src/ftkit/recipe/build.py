@@ -41,7 +41,7 @@ def modernise(source: Source, *, lenient: bool = False) -> None:
     """Leave only today's keys in `source.data`; everything that was changed or taken out stands in its problems."""
     migrate(source)
     normalise_fsdp(source, lenient=lenient)
-    normalise_deepspeed(source)
+    normalise_deepspeed(source, lenient=lenient)
     normalise_types(source, lenient=lenient)
     normalise_sharegpt(source)
     judge(source, lenient=lenient)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ftkit.recipe.edits import change
+from ftkit.recipe.fit import unknown_key
 from ftkit.recipe.migrations import as_number, moved
 from ftkit.recipe.source import Source
 
@@ -43,13 +44,34 @@ SAME_NUMBERS: Mapping[str, str] = MappingProxyType(
         "optimizer.params.weight_decay": "weight_decay",
     }
 )
+# Words of accelerate's configuration: those that say something here, and why the others say nothing.
+OF_ACCELERATE = (
+    "zero_stage",
+    "offload_optimizer_device",
+    "offload_param_device",
+    "offload_optimizer_nvme_path",
+    "offload_param_nvme_path",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+)
+IDLE_OF_ACCELERATE: Mapping[str, str] = MappingProxyType(
+    {
+        "zero3_init_flag": "weights are read block by block onto the device that keeps them",
+        "zero3_save_16bit_model": "how the model is saved is said by the recipe",
+        "deepspeed_multinode_launcher": "it is a matter of the launcher",
+        "deepspeed_hostfile": "it is a matter of the launcher",
+        "deepspeed_exclusion_filter": "it is a matter of the launcher",
+        "deepspeed_inclusion_filter": "it is a matter of the launcher",
+        "deepspeed_moe_layer_cls_names": "experts are sharded like all other weights",
+    }
+)
 
 
-def normalise_deepspeed(source: Source) -> None:
+def normalise_deepspeed(source: Source, *, lenient: bool = False) -> None:
     """Check that the configuration can be had, and that a file's numbers agree with the recipe's."""
     value = source.data.get("deepspeed")
     if isinstance(value, dict) and ("zero_stage" in value or "offload_optimizer_device" in value):
-        from_accelerate(source, value)
+        from_accelerate(source, value, lenient=lenient)
     elif value is False:
         change(source, ("deepspeed",), None)
     elif isinstance(value, str) and "$" not in value:
@@ -138,13 +160,22 @@ def compare(source: Source, path: str, config: Mapping[str, Any]) -> None:
         source.note("deepspeed-contradicts-recipe", ("deepspeed",), message, f'write "{theirs}": "auto" in that file')
 
 
-def from_accelerate(source: Source, value: Mapping[str, Any]) -> None:
-    """A mapping in the words of accelerate's configuration -> in DeepSpeed's."""
+def from_accelerate(source: Source, value: Mapping[str, Any], *, lenient: bool) -> None:
+    """A mapping in the words of accelerate's configuration -> in DeepSpeed's; a word that says nothing is named."""
+    for key in (key for key in value if key not in OF_ACCELERATE and value[key] is not None):
+        path = ("deepspeed", key)
+        if key in IDLE_OF_ACCELERATE:
+            message = f"`{key}` has no effect: {IDLE_OF_ACCELERATE[key]}"
+            source.note("no-effect", path, message, severity="note", at_key=True)
+        else:
+            unknown_key(source, path, (*OF_ACCELERATE, *IDLE_OF_ACCELERATE), lenient=lenient)
     zero: dict[str, Any] = {"stage": value.get("zero_stage", 2)}
     for part in ("optimizer", "param"):
         device = value.get(f"offload_{part}_device")
         if device not in (None, "none"):
-            zero[f"offload_{part}"] = {"device": device}
+            place = value.get(f"offload_{part}_nvme_path")
+            nvme = {} if place in (None, "none") else {"nvme_path": place}
+            zero[f"offload_{part}"] = {"device": device, **nvme}
     kept = {key: value[key] for key in ("gradient_accumulation_steps", "gradient_clipping") if key in value}
     change(source, ("deepspeed",), {**kept, "zero_optimization": zero})
     moved(source, ("deepspeed",), "accelerate's words for DeepSpeed are written in DeepSpeed's own")
