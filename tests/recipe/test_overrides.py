@@ -85,3 +85,18 @@ def test_aliases_that_unfold_to_billions_are_refused(file):
     assert recipe is None
     assert (problem.file, problem.code, problem.key) == ("command line", "override", "model_config")
     assert problem.message == "the aliases in the value of model_config unfold to more than 100000 values"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("model_config={a: 1, a: 2}", ("duplicate-key", "model_config.a", "the key `a` stands twice")),
+        ("model_config={[a]: 1}", ("bad-key", "model_config", "a key must be a word")),
+        ("model_config={a: &x [*x]}", ("alias-loop", "model_config.a.0", "the value contains itself")),
+    ],
+)
+def test_what_is_wrong_inside_a_value_is_said(file, word, said):
+    recipe, [problem] = check_recipe(file, (word,))
+    assert recipe is None
+    assert (problem.file, problem.line, problem.severity) == ("command line", 0, "error")
+    assert (problem.code, problem.key, problem.message) == said

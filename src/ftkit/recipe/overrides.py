@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -24,13 +25,17 @@ def apply_overrides(source: Source, overrides: Sequence[str]) -> None:
             refuse(source, word, f"an override reads key=value, got {word!r}")
             continue
         try:
-            value, raw = read_value(text)
+            value, raw, problems = read_value(text)
         except (yaml.YAMLError, ValueError, RecursionError):
             refuse(source, word, f"the value of {key} is not YAML, got {text!r}")
             continue
         except TooLargeError:
             refuse(source, word, f"the aliases in the value of {key} unfold to more than {MAX_VALUES} values")
             continue
+        for found in problems:
+            inner = ".".join(filter(None, (key.strip(), found.key)))
+            message = found.message.partition(", first in line")[0]  # a word has no lines
+            source.problems.append(replace(found, line=NOWHERE.line, column=NOWHERE.column, key=inner, message=message))
         if not put(source.data, path, value):
             refuse(source, word, f"there is no place called {key}")
             continue
@@ -39,11 +44,12 @@ def apply_overrides(source: Source, overrides: Sequence[str]) -> None:
         source.raw |= {path + inner: written for inner, written in raw.items()}
 
 
-def read_value(text: str) -> tuple[Any, dict[Path, str]]:
-    """A YAML value by the same rules as the file's (None for nothing), and its numbers as written."""
+def read_value(text: str) -> tuple[Any, dict[Path, str], list[Problem]]:
+    """A YAML value by the same rules as the file's (None for nothing), its numbers as written, what is wrong in it."""
     node = yaml.compose(text, Loader=Loader)
     source = Source(COMMAND_LINE, text)
-    return (None if node is None else Reader(source).value(node, ())), source.raw
+    value = None if node is None else Reader(source).value(node, ())
+    return value, source.raw, source.problems
 
 
 def put(data: Any, path: Path, value: Any) -> bool:
