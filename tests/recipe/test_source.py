@@ -55,6 +55,12 @@ def test_merges_bring_keys_and_own_keys_win():
     assert codes("a: &a\n  <<: *a\n") == [("error", "bad-merge", 1, 4)]
 
 
+def test_of_a_list_of_merges_the_first_wins():
+    source = read("a: &a {x: 1}\nb: &b {x: 2, y: 2}\nc: {<<: [*a, *b]}\n")
+    assert source.data["c"] == {"x": 1, "y": 2}
+    assert source.values[("c", "x")].line == 1
+
+
 def test_files_that_are_no_recipe():
     assert codes("") == [("error", "empty", 0, 0)]
     assert codes("- a\n") == [("error", "not-a-mapping", 1, 1)]

@@ -194,8 +194,8 @@ class Reader:
             yield key, self.value(value_node, inner)
 
     def merged(self, node: yaml.Node, path: Path) -> Iterator[tuple[str, Any]]:
-        """The pairs that `<<: *alias` brings."""
-        for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+        """The pairs that `<<: *alias` brings; of a list the first comes last, so that it wins."""
+        for part in reversed(node.value) if isinstance(node, yaml.SequenceNode) else [node]:
             if isinstance(part, yaml.MappingNode) and id(part) not in self.open:
                 self.open.add(id(part))
                 yield from self.pairs(part, path)
