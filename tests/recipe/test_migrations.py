@@ -49,6 +49,8 @@ def migrated_mapping(mapping):
         ("load_4bit: true\nload_in_8bit: true", {"load_in_8bit": False, "load_in_4bit": True}),
         ("load_4bit: false", {"load_in_4bit": False}),
         ("float16: true\nfp16: false", {"fp16": True}),
+        ("float16: true\nfp16: auto", {"fp16": True}),
+        ("float16: true\nfp16: yes", {"fp16": "yes"}),
         ("bfloat16: false", {"bf16": False}),
         ("warmup_steps: 0.1", {"warmup_ratio": 0.1}),
         ("bnb_config_kwargs: {bnb_4bit_quant_type: fp4}", {"bnb_4bit_quant_type": "fp4"}),
@@ -182,3 +184,26 @@ def test_words_for_true_act_as_true(word):
     assert migrated(f"bfloat16: {word}")[0] == {"bf16": True}
     data, _ = migrated(f"max_packed_sequence_len: 8\nsequence_len: 8\ngroup_by_length: {word}")
     assert data["group_by_length"] is False
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bfloat16: true\nbf16: false",
+        "torch_dtype: bfloat16\nbf16: no",
+        "report_to: none\nuse_wandb: true",
+        "report_to: tensorboard\nuse_tensorboard: false",
+        "learning_rate: 1e-4\neta_min: 1e-5\ncosine_min_lr_ratio: 0.2",
+    ],
+)
+def test_an_old_way_and_a_new_key_that_differ_are_an_error(text):
+    before = read_source("r.yml", text).data
+    data, problems = migrated(text)
+    assert [(problem.severity, problem.code) for problem in problems] == [("error", "migration-clash")]
+    assert data == {key: before[key] for key in data}
+
+
+def test_an_old_way_and_a_new_key_that_agree_are_one():
+    assert migrated("learning_rate: 1e-4\neta_min: 1e-5\ncosine_min_lr_ratio: 0.1")[0]["cosine_min_lr_ratio"] == 0.1
+    assert migrated("bfloat16: true\nbf16: true")[0] == {"bf16": True}
+    assert migrated("torch_dtype: bfloat16\nbf16: auto")[0] == {"bf16": True}

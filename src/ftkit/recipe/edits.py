@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ftkit.recipe.fit import flag
 from ftkit.recipe.source import Path, Source, dotted
 
 
@@ -62,6 +63,30 @@ def rename(source: Source, old: Path, new: Path) -> bool:
         source.overridden.add(new)
     source.renamed[new] = old
     return True
+
+
+def restate(source: Source, old: Path, new: Path, value: Any, *, gives_way: tuple[Any, ...] = ()) -> bool:
+    """Say `value` at `new`, which is what the key at `old` means today; `old` itself is left to the caller.
+
+    If `new` has another value already, the command line goes before the file; else that is an error, as in `rename`.
+
+    Args:
+        gives_way: values of `new` that contradict nothing.
+
+    Returns:
+        whether `new` now holds `value`.
+    """
+    there = value_at(source.data, new)
+    if there is None or there in gives_way or is_overridden(source, old):
+        change(source, new, value, cause=old)
+        return True
+    if there == value or (isinstance(value, bool) and flag(there) is value):
+        return True
+    if not is_overridden(source, new):
+        shown = str(value).lower() if isinstance(value, bool) else value
+        message = f"`{dotted(old)}` is an old way to say `{dotted(new)}: {shown}`, and `{dotted(new)}` says otherwise"
+        source.note("migration-clash", old, message, "keep one of them", at_key=True)
+    return False
 
 
 def is_overridden(source: Source, path: Path) -> bool:

@@ -8,10 +8,11 @@ what the old key did, an error where the two cannot be told apart.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import isclose
 from typing import Any
 
 from ftkit.catalog import TEMPLATES
-from ftkit.recipe.edits import change, remove, rename, value_at
+from ftkit.recipe.edits import change, remove, rename, restate, value_at
 from ftkit.recipe.fit import flag
 from ftkit.recipe.renames import (
     NEWLY_HEARD,
@@ -121,13 +122,20 @@ def load_4bit(source: Source) -> None:
 
 
 def half_precision(source: Source) -> None:
-    """`bfloat16` and `float16` asked for the whole model in that precision, `bf16` and `fp16` for computing in it."""
+    """`bfloat16` and `float16` asked for the whole model in that precision, `bf16` and `fp16` for computing in it.
+
+    `float16: true` with `fp16: false` is what well-known recipes say: there the first goes before, aloud.
+    """
     for old, new in (("bfloat16", "bf16"), ("float16", "fp16")):
         wanted = given(source, old)
         if flag(wanted):
             remove(source, (old,))
-            change(source, (new,), True, cause=(old,))
-            moved(source, (old,), f"`{old}: true` is now `{new}: true`; trained weights stay in 32 bits", "warning")
+            lost = old == "float16" and flag(given(source, new)) is False
+            weak = ("auto", given(source, new)) if lost else ("auto",)
+            if restate(source, (old,), (new,), True, gives_way=weak):
+                said = f"goes before `{new}: false`, and is now" if lost else "is now"
+                message = f"`{old}: true` {said} `{new}: true`; trained weights stay in 32 bits"
+                moved(source, (old,), message, "warning")
         elif wanted is not None:
             renamed(source, (old,), (new,))
 
@@ -230,9 +238,10 @@ def eta_min(source: Source) -> None:
     if low is None or not peak:
         return
     remove(source, ("eta_min",))
-    if given(source, "cosine_min_lr_ratio") is None:
-        change(source, ("cosine_min_lr_ratio",), round(low / peak, 6), cause=("eta_min",))
-    moved(source, ("eta_min",), f"`eta_min` is now `cosine_min_lr_ratio: {round(low / peak, 6)}`", "warning")
+    ratio, written = round(low / peak, 6), as_number(given(source, "cosine_min_lr_ratio"))
+    same = given(source, "cosine_min_lr_ratio") if written is not None and isclose(written, ratio, rel_tol=1e-4) else ()
+    if restate(source, ("eta_min",), ("cosine_min_lr_ratio",), ratio, gives_way=(same,)):
+        moved(source, ("eta_min",), f"`eta_min` is now `cosine_min_lr_ratio: {ratio}`", "warning")
 
 
 def torch_dtype(source: Source) -> None:
@@ -242,9 +251,8 @@ def torch_dtype(source: Source) -> None:
     key = named.get(dtype) if isinstance(dtype, str) else None
     if key:
         remove(source, ("torch_dtype",))
-        if given(source, key) is None:
-            change(source, (key,), True, cause=("torch_dtype",))
-        moved(source, ("torch_dtype",), f"`torch_dtype` is now `{key}: true`")
+        if restate(source, ("torch_dtype",), (key,), True, gives_way=("auto",)):
+            moved(source, ("torch_dtype",), f"`torch_dtype` is now `{key}: true`")
 
 
 def trackers(source: Source) -> None:
@@ -265,8 +273,8 @@ def tracker(source: Source, name: str) -> None:
     """One name under `report_to`: a key of today, or a warning that nothing is sent there."""
     if name in TRACKERS:
         key, value = TRACKERS[name]
-        change(source, (key,), value, cause=("report_to",))
-        moved(source, ("report_to",), f"`report_to: {name}` is now `{key}: {str(value).lower()}`")
+        if restate(source, ("report_to",), (key,), value):
+            moved(source, ("report_to",), f"`report_to: {name}` is now `{key}: {str(value).lower()}`")
     elif name in TRACKERS_BY_PLACE:
         key = TRACKERS_BY_PLACE[name]
         if given(source, key) is not None:
