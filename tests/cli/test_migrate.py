@@ -59,3 +59,23 @@ def test_a_file_that_cannot_be_decoded_is_left_alone(recipe: Path, capsys: pytes
         assert said.out == ""
         assert said.err.startswith("recipe.yml:1:1: the file is not UTF-8, got byte 0xef")
     assert recipe.read_bytes() == content
+
+
+def test_files_that_cannot_be_read_do_not_hold_up_the_others(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate", "nowhere.yml", "recipe.yml", "--write"]) == 2
+    assert recipe.read_text() == NEW
+    said = capsys.readouterr().err
+    assert said.startswith("error: nowhere.yml: there is no such file\n")
+    assert said.endswith("recipe.yml: migrated\n")
+
+
+def test_a_file_that_cannot_be_written_is_named(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: Path, content: bytes) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    assert main(["migrate", "recipe.yml", "--write"]) == 2
+    said = "error: recipe.yml: the file cannot be written (Permission denied)\nhelp: allow writing to the file, "
+    assert capsys.readouterr().err.startswith(said)

@@ -7,6 +7,8 @@ import difflib
 import sys
 from pathlib import Path
 
+from ftkit.errors import RecipeError
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `migrate` to the commands."""
@@ -21,8 +23,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show or write the migration of every file; return 2 if one of them cannot be read, else 0."""
-    done = [migrate_file(file, write=arguments.write) for file in arguments.files]
+    done = [attempt(file, write=arguments.write) for file in arguments.files]
     return 0 if all(done) else 2
+
+
+def attempt(file: str, *, write: bool) -> bool:
+    """Migrate one file; one that cannot be read or written is named, and the next ones are migrated too."""
+    try:
+        return migrate_file(file, write=write)
+    except RecipeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return False
 
 
 def migrate_file(file: str, *, write: bool) -> bool:
@@ -43,9 +54,18 @@ def migrate_file(file: str, *, write: bool) -> bool:
         if problem.severity == "warning":
             print(f"warning: {problem}", file=sys.stderr)
     if write:
-        Path(file).write_bytes(migrated.text.encode())
+        write_content(file, migrated.text.encode())
         print(f"{file}: migrated", file=sys.stderr)
     else:
         before, after = content.decode("utf-8-sig").splitlines(), migrated.text.splitlines()
         print("\n".join(difflib.unified_diff(before, after, file, f"{file} (migrated)", lineterm="")))
     return not errors
+
+
+def write_content(file: str, content: bytes) -> None:
+    """Write a recipe's file; RecipeError where that cannot be done."""
+    try:
+        Path(file).write_bytes(content)
+    except OSError as bad:
+        help = "allow writing to the file, or leave --write away and make the changes shown"
+        raise RecipeError(f"the file cannot be written ({bad.strerror})", where=file, help=help) from None
