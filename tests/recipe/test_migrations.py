@@ -207,3 +207,7 @@ def test_an_old_way_and_a_new_key_that_agree_are_one():
     assert migrated("learning_rate: 1e-4\neta_min: 1e-5\ncosine_min_lr_ratio: 0.1")[0]["cosine_min_lr_ratio"] == 0.1
     assert migrated("bfloat16: true\nbf16: true")[0] == {"bf16": True}
     assert migrated("torch_dtype: bfloat16\nbf16: auto")[0] == {"bf16": True}
+
+
+def test_a_small_eta_min_keeps_its_digits():
+    assert migrated("learning_rate: 3e-4\neta_min: 1e-12")[0]["cosine_min_lr_ratio"] == 3.33333e-9

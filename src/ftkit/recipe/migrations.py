@@ -238,7 +238,7 @@ def eta_min(source: Source) -> None:
     if low is None or not peak:
         return
     remove(source, ("eta_min",))
-    ratio, written = round(low / peak, 6), as_number(given(source, "cosine_min_lr_ratio"))
+    ratio, written = float(f"{low / peak:.6g}"), as_number(given(source, "cosine_min_lr_ratio"))
     same = given(source, "cosine_min_lr_ratio") if written is not None and isclose(written, ratio, rel_tol=1e-4) else ()
     if restate(source, ("eta_min",), ("cosine_min_lr_ratio",), ratio, gives_way=(same,)):
         moved(source, ("eta_min",), f"`eta_min` is now `cosine_min_lr_ratio: {ratio}`", "warning")
