@@ -67,3 +67,12 @@ def test_prompt_and_completion_are_a_format_of_ones_own():
 def test_unknown_types_and_keys_of_formats_get_a_suggestion():
     assert entry_of("alpacca")[1] == [("unknown-type", "no type of data set is called `alpacca`")]
     assert entry_of("{fromat: x}")[1] == [("unknown-key", "no key is called `fromat`")]
+
+
+@pytest.mark.parametrize("number", ["5", "1.5", "007"])
+def test_a_number_is_no_type(number):
+    source = read_source("r.yml", f"datasets:\n  - path: x\n    type: {number}\n")
+    modernise(source)
+    [problem] = source.problems
+    assert (problem.severity, problem.code, problem.line, problem.column) == ("error", "type", 3, 11)
+    assert problem.message.startswith("`type` must be text or a mapping, got ")

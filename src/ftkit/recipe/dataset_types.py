@@ -72,6 +72,10 @@ def normalise_types(source: Source, *, lenient: bool) -> None:
             kind = entry.get("type")
             if isinstance(kind, str) and "$" not in kind:
                 check_name(source, path, kind)
+            elif isinstance(kind, int | float) and not isinstance(kind, bool):  # a flag does not fit text anyway
+                message = f"`type` must be text or a mapping, got {kind}"
+                source.note("type", (*path, "type"), message, f"one of {', '.join(sorted(FORMATS))}")
+                entry.pop("type")
             elif isinstance(kind, dict):
                 for key in (key for key in kind if key not in OWN_KEYS):
                     unknown_key(source, (*path, "type", key), OWN_KEYS, lenient=lenient)
