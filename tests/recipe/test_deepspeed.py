@@ -96,3 +96,8 @@ def test_words_of_accelerate_s_that_say_nothing_are_named():
         ("note", "migrated"),
     ]
     assert problems[1][2] == "no key is called `foo`"
+
+
+@pytest.mark.parametrize("word", ["no", "off", "''", "false", "No"])
+def test_words_for_off_mean_off(word):
+    assert read(f"deepspeed: {word}\n") == ({"deepspeed": None}, [])

@@ -80,3 +80,10 @@ def test_flags_and_nothing():
     assert read("fsdp: true\n")[0] == {"fsdp": ["full_shard"]}
     assert read("fsdp: false\n")[0] == {"fsdp": []}
     assert read("fsdp:\nfsdp_config:\n") == ({"fsdp": None, "fsdp_config": None}, [])
+
+
+@pytest.mark.parametrize(("word", "expected"), [("no", []), ("off", []), ("''", []), ("yes", ["full_shard"])])
+def test_words_for_on_and_off(word, expected):
+    source = read_source("r.yml", f"fsdp: {word}\n")
+    modernise(source)
+    assert (source.data, source.problems) == ({"fsdp": expected}, [])

@@ -7,7 +7,7 @@ from ftkit.recipe.keys import HOLDERS
 from ftkit.recipe.no_effect import NO_EFFECT
 from ftkit.recipe.refused import HARMLESS, OF_OTHER_TOOLS, REFUSED
 from ftkit.recipe.renames import RENAMED
-from ftkit.recipe.source import Source
+from ftkit.recipe.source import Source, read_source
 
 
 def problems_of(**keys):
@@ -64,3 +64,10 @@ def test_plugins_are_judged_one_by_one():
 def test_a_placeholder_is_named_also_where_the_key_does_nothing():
     [problem] = problems_of(rl="${RL}")
     assert problem.code == "placeholder"
+
+
+@pytest.mark.parametrize("word", ["off", "no", "No", "n", "''", "false"])
+def test_words_for_off_ask_for_nothing(word):
+    source = read_source("r.yml", f"relora: {word}\n")
+    modernise(source)
+    assert [(problem.severity, problem.code) for problem in source.problems] == [("note", "no-effect")]

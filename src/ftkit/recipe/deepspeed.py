@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ftkit.recipe.edits import change
-from ftkit.recipe.fit import unknown_key
+from ftkit.recipe.fit import flag, unknown_key
 from ftkit.recipe.migrations import as_number, moved
 from ftkit.recipe.source import Source
 
@@ -72,7 +72,7 @@ def normalise_deepspeed(source: Source, *, lenient: bool = False) -> None:
     value = source.data.get("deepspeed")
     if isinstance(value, dict) and ("zero_stage" in value or "offload_optimizer_device" in value):
         from_accelerate(source, value, lenient=lenient)
-    elif value is False:
+    elif value == "" or flag(value) is False:
         change(source, ("deepspeed",), None)
     elif isinstance(value, str) and "$" not in value:
         try:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ftkit.recipe.edits import change, rename
-from ftkit.recipe.fit import MISFIT, fit, unknown_key
+from ftkit.recipe.fit import MISFIT, fit, flag, unknown_key
 from ftkit.recipe.source import Source
 
 # What `fsdp_config` may say, with the type of each.
@@ -61,8 +61,8 @@ def normalise_fsdp(source: Source, *, lenient: bool) -> None:
 def list_of_words(source: Source) -> None:
     """`fsdp` as a list: it may be a line of words, or a flag."""
     words = source.data.get("fsdp")
-    if words is True or words is False:
-        change(source, ("fsdp",), ["full_shard"] if words else [])
+    if flag(words) is not None:
+        change(source, ("fsdp",), ["full_shard"] if flag(words) else [])
     elif isinstance(words, str) and "$" not in words:
         change(source, ("fsdp",), words.replace(",", " ").split())
 

@@ -200,7 +200,12 @@ HARMLESS: Mapping[str, Any] = MappingProxyType(
 
 def asks_for_nothing(key: str, value: Any) -> bool:
     """Whether a refused key is off."""
-    return value in (False, 0, "", "no", "false") or value in ([], {}) or value == HARMLESS.get(key, object())
+    word = value.lower() if isinstance(value, str) else value
+    return (
+        word in (False, 0, "", "no", "false", "off", "n", "none")
+        or value in ([], {})
+        or value == HARMLESS.get(key, object())
+    )
 
 
 # Keys of an entry of `datasets` that belong to refused kinds of training.
