@@ -28,6 +28,10 @@ KEPT = {
     "a digit": (f"a: |1-\n  x:{NB}\n b\nc:{NB}1\n", {"a": f" x:{NB}\nb", "c": 1}),
     "flow": (f"a:{NB}[\"x:{NB}\", {{'b{NB}':{NB}1}},{NB}c]\n", {"a": [f"x:{NB}", {f"b{NB}": 1}, f"{NB}c"]}),
     "an apostrophe": (f"a: don't\nb:{NB}it's{NB}# '\nc:{NB}1\n", {"a": "don't", "b": "it's", "c": 1}),
+    "block scalars in a list": (
+        f"a:\n- |\n  {ZW}\n- !!str |\n x\n- &b c: |\n   x{ZW}\n",
+        {"a": [f"{ZW}\n", "x\n", {"c": f"x{ZW}\n"}]},
+    ),
     "tabs in quotes": ("a:\t'x:\ty\t# z'\nb: 1\t# b\n", {"a": "x:\ty\t# z", "b": 1}),
 }
 MEANT = {

@@ -91,6 +91,7 @@ def writing(text: str) -> Iterator[tuple[int, int]]:
     column = 0  # of the last key or list item that began in this line
     begun = False  # whether a key did
     line = 0  # where the line began
+    tagged = -1  # where an anchor or tag before the key began
     while at < len(text):
         part = PART.match(text, at)
         assert part is not None
@@ -102,8 +103,10 @@ def writing(text: str) -> Iterator[tuple[int, int]]:
         if kind == "gap":
             spaced, after_quote = True, quote_behind
             continue
-        if fresh and not begun and not depth:
-            column, begun = start - line, kind not in ("item", "tag")
+        if fresh and not begun and not depth and kind == "tag":
+            tagged = start if tagged < line else tagged
+        elif fresh and not begun and not depth and word not in ("|", ">"):
+            column, begun, tagged = (start if tagged < line else tagged) - line, kind != "item", -1
         if word == "#" and spaced:
             yield since, start
             at = since = end_of_line(text, at)
