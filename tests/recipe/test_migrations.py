@@ -211,3 +211,11 @@ def test_an_old_way_and_a_new_key_that_agree_are_one():
 
 def test_a_small_eta_min_keeps_its_digits():
     assert migrated("learning_rate: 3e-4\neta_min: 1e-12")[0]["cosine_min_lr_ratio"] == 3.33333e-9
+
+
+@pytest.mark.parametrize(("total", "micro"), [("8", "'2'"), ("'8'", "2"), ("8.0", "2"), ("'8'", "2.0")])
+def test_batches_may_be_quoted(total, micro):
+    data, problems = migrated(f"batch_size: {total}\nmicro_batch_size: {micro}")
+    assert data["gradient_accumulation_steps"] == 4
+    assert [problem.severity for problem in problems] == ["note"]
+    assert ("error", "type", 1) in severities("batch_size: 8.5\nmicro_batch_size: 2")

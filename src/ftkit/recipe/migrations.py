@@ -82,13 +82,13 @@ def dataset_entries(source: Source) -> list[tuple[Path, dict[str, Any]]]:
 
 def batch_size(source: Source) -> None:
     """`batch_size` was the batch of a step on one process: accumulation follows from it."""
-    total, micro = given(source, "batch_size"), given(source, "micro_batch_size")
-    if not isinstance(total, int) or isinstance(total, bool):
+    total, micro = whole(given(source, "batch_size")), whole(given(source, "micro_batch_size"))
+    if total is None:
         return
     if given(source, "gradient_accumulation_steps") is not None:
         remove(source, ("batch_size",))
         moved(source, ("batch_size",), "`batch_size` gives way to gradient_accumulation_steps x micro_batch_size")
-    elif not isinstance(micro, int) or micro < 1:
+    elif micro is None or micro < 1:
         rename(source, ("batch_size",), ("micro_batch_size",))
         moved(source, ("batch_size",), "`batch_size` is now called `micro_batch_size`")
     elif total % micro:
@@ -332,6 +332,12 @@ def as_number(value: Any) -> float | None:
         return None if isinstance(value, bool | dict | list) or value is None else float(value)
     except (ValueError, OverflowError):
         return None
+
+
+def whole(value: Any) -> int | None:
+    """A whole number, also one written as text or with a point."""
+    number = as_number(value)
+    return int(number) if number is not None and number.is_integer() else None
 
 
 MIGRATIONS: tuple[Migration, ...] = (
