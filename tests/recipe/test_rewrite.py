@@ -80,6 +80,14 @@ def test_a_recipe_of_today_and_a_file_that_is_no_yaml_stay_as_they_are() -> None
     assert [problem.code for problem in migrated.problems] == ["syntax"]
 
 
+def test_a_key_whose_anchor_is_used_elsewhere_is_not_taken_away() -> None:
+    text = HEAD + "batch_size: &e 4\nmicro_batch_size: 2\nseed: *e\n"
+    migrated = migrate_text("recipe.yml", text)
+    assert (migrated.text, migrated.changed) == (text, False)
+    assert migrated.problems[-1].code == "not-migrated"
+    assert "a key that has to go holds an anchor" in migrated.problems[-1].message
+
+
 def test_every_recipe_of_the_corpus_means_the_same_before_and_after(corpus: Path, tmp_path: Path) -> None:
     changed = 0
     for path in sorted((corpus / "recipes").glob("*/*.y*ml")):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+import yaml
+
 from ftkit.recipe.build import modernise, without_nulls
 from ftkit.recipe.edits import Edit
 from ftkit.recipe.pasted import clean
@@ -40,14 +42,25 @@ def migrate_text(file: str, content: bytes | str) -> Migrated:
     edits: list[Edit] = [edit for edit in source.edits if edit.op != "remove" or dotted(edit.path) not in wrong]
     if not edits:
         return Migrated(source.text, ())
-    text = apply_edits(clean(source.text), edits)
     told = tuple(problem for problem in source.problems[before:] if problem.code in ("migrated", "migration-clash"))
+    help = "make the changes by hand; each is named above"
+    try:
+        text = apply_edits(clean(source.text), edits)
+    except yaml.YAMLError as bad:  # an edit left no YAML for the next one
+        why = getattr(bad, "problem", None) or "it cannot be edited"
+        if isinstance(bad, yaml.composer.ComposerError):
+            why = "a key that has to go holds an anchor (`&name`) that is used elsewhere"
+        return Migrated(source.text, (*told, not_migrated(file, f"this recipe cannot be rewritten: {why}", help)))
     if not same_recipe(read_source(file, text), source):
         message = "this recipe cannot be rewritten without changing what it says"
-        help = "make the changes by hand; each is named above"
-        return Migrated(source.text, (*told, Problem("error", file, 0, 0, "", "not-migrated", message, help)))
+        return Migrated(source.text, (*told, not_migrated(file, message, help)))
     text = text.replace("\n", "\r\n") if "\r\n" in source.text else text
     return Migrated(text, told, changed=text != source.text)
+
+
+def not_migrated(file: str, message: str, help: str) -> Problem:
+    """The refusal to rewrite a recipe."""
+    return Problem("error", file, 0, 0, "", "not-migrated", message, help)
 
 
 def same_recipe(new: Source, old: Source) -> bool:
