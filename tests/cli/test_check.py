@@ -155,3 +155,15 @@ def test_no_recipe_of_the_corpus_brings_it_down(corpus: Path, capsys: pytest.Cap
     shown = capsys.readouterr().out
     assert shown.splitlines()[-1].startswith(f"{len(files)} recipes: ")
     assert "Traceback" not in shown
+
+
+def test_words_may_stand_before_and_after_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "sound.yml", "--json", "seed=3"]) == 0
+    after = capsys.readouterr().out
+    assert main(["check", "sound.yml", "seed=3", "--json"]) == 0
+    assert capsys.readouterr().out == after
+    assert json.loads(after)[0]["recipe"]["keys"]["seed"] == 3
+    assert main(["check", "sound.yml", "--lenient", "broken.yml"]) == 2
+    assert capsys.readouterr().out.endswith("2 recipes: 1 sound, 1 with errors (2 errors, 1 warning)\n")
+    with pytest.raises(SystemExit):
+        main(["check", "sound.yml", "--jason", "seed=3"])

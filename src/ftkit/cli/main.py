@@ -40,12 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
-    """The command line, with `key=value` after options too, which argparse would not take."""
+    """The command line, with `key=value` and files to check after options too, which argparse would not take."""
     arguments, rest = parser.parse_known_args(words)
-    if rest and (not hasattr(arguments, "overrides") or any(word.startswith("-") or "=" not in word for word in rest)):
+    if not rest:
+        return arguments
+    taken = next((name for name in ("overrides", "words") if hasattr(arguments, name)), None)
+    if taken is None or any(word.startswith("-") or (taken == "overrides" and "=" not in word) for word in rest):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if rest:
-        arguments.overrides = [*arguments.overrides, *rest]
+    setattr(arguments, taken, [*getattr(arguments, taken), *rest])
     return arguments
 
 
