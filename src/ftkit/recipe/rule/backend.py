@@ -33,6 +33,20 @@ def deepspeed_contradicts_recipe(r: View) -> Found:
             yield error(f"deepspeed.{theirs}", message, f"write `{theirs}: auto`")
 
 
+def deepspeed_batch(r: View) -> Found:
+    """DeepSpeed's `train_batch_size` is the batch of a step on all GPUs: a multiple of one GPU's."""
+    total, own = inline(r).get("train_batch_size", "auto"), r.micro_batch_size * (r.gradient_accumulation_steps or 1)
+    if isinstance(total, int | float) and own > 0 and (total < own or total % own):
+        message = f"deepspeed says train_batch_size: {total}, which is no multiple of the recipe's {own} on each GPU"
+        yield error("deepspeed.train_batch_size", message, "write `train_batch_size: auto`")
+
+
+def deepspeed_two_precisions(r: View) -> Found:
+    """An inline DeepSpeed mapping turns on both bf16 and fp16; a run computes in one of them."""
+    if all(within(inline(r), name).get("enabled") is True for name in ("bf16", "fp16")):
+        yield error("deepspeed.fp16.enabled", "deepspeed turns on both bf16 and fp16", "write `enabled: auto` in both")
+
+
 def deepspeed_precision(r: View) -> Found:
     """An inline DeepSpeed mapping turns on another precision than the recipe."""
     for name in ("bf16", "fp16"):
@@ -165,6 +179,8 @@ def offloads(r: View) -> bool:
 RULES: tuple[Rule, ...] = (
     deepspeed_and_fsdp,
     deepspeed_contradicts_recipe,
+    deepspeed_batch,
+    deepspeed_two_precisions,
     deepspeed_precision,
     deepspeed_stage,
     deepspeed_has_optimizer,
