@@ -2,7 +2,7 @@
 
 import pytest
 
-from ftkit.recipe.build import modernise
+from ftkit.recipe.build import build_sections, modernise
 from ftkit.recipe.keys import HOLDERS
 from ftkit.recipe.no_effect import NO_EFFECT
 from ftkit.recipe.refused import HARMLESS, OF_OTHER_TOOLS, REFUSED
@@ -71,3 +71,11 @@ def test_words_for_off_ask_for_nothing(word):
     source = read_source("r.yml", f"relora: {word}\n")
     modernise(source)
     assert [(problem.severity, problem.code) for problem in source.problems] == [("note", "no-effect")]
+
+
+@pytest.mark.parametrize("text", ["${W}", "${W:-x}", "${W-x}", "a/${W:?say it}", "${W:-}"])
+def test_placeholders_with_defaults_are_placeholders(text):
+    source = read_source("r.yml", f"output_dir: '{text}'\nbase_model: m\n")
+    build_sections(source)
+    [problem] = [problem for problem in source.problems if problem.code == "placeholder"]
+    assert problem.message == f"{text.removeprefix('a/')} was never filled in"

@@ -26,7 +26,7 @@ WORDS: Mapping[Any, str] = {
     FrozenMap: "a mapping",
 }
 FLAGS = {"true": True, "yes": True, "on": True, "y": True, "false": False, "no": False, "off": False, "n": False}
-PLACEHOLDER = r"\$\{\w+\}"  # not `${{`: a template's own
+PLACEHOLDER = r"\$\{\w+(:?[-+?=][^{}]*)?\}"  # `${NAME}`, `${NAME:-default}`; not `${{`: a template's own
 CLOCK = r"[-+]?\d+(:[0-5]?\d)+(\.\d*)?"
 TEXTS_WITH_DOLLARS = frozenset({"chat_template_jinja", "format", "no_input_format"})
 LARGEST = sys.float_info.max
