@@ -4,7 +4,7 @@ import random
 import string
 
 from ftkit.recipe.judge import KNOWN
-from ftkit.recipe.keys import HOLDERS, edits, nearest
+from ftkit.recipe.keys import ELSEWHERE, HOLDERS, edits, nearest
 from ftkit.recipe.section.data import DatasetSection
 from ftkit.recipe.section.tokens import SpecialTokens
 
@@ -53,3 +53,14 @@ def test_edits_count_swapped_neighbours_as_one():
     assert edits("abcd", "abdc") == 1
     assert edits("abc", "abc") == 0
     assert edits("kitten", "sitting") == 3
+
+
+def test_the_names_of_other_tools_lead_to_ours():
+    assert nearest("lora_rank", KNOWN) == "lora_r"
+    assert nearest("lr", KNOWN) == "learning_rate"
+    assert nearest("per_device_train_batch_size", KNOWN) == "micro_batch_size"
+    for theirs, ours in ELSEWHERE.items():
+        assert theirs not in KNOWN
+        assert ours in HOLDERS
+        assert nearest(theirs, KNOWN) == ours
+    assert nearest("lr", SpecialTokens.model_fields) is None
