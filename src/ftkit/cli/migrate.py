@@ -44,18 +44,17 @@ def migrate_file(file: str, *, write: bool) -> bool:
     content = read_content(file)
     migrated = migrate_text(file, content)
     errors = [problem for problem in migrated.problems if problem.severity == "error"]
-    for problem in errors:
-        print(problem, file=sys.stderr)
+    for problem in migrated.problems:
+        told = str(problem).split("\n")[0] if problem.code == "migrated" else str(problem)  # its help is this command
+        print(told if problem.severity == "error" else f"{problem.severity}: {told}", file=sys.stderr)
     if not migrated.changed:
         if not errors:
             print(f"{file}: nothing to migrate", file=sys.stderr)
         return not errors
-    for problem in migrated.problems:
-        if problem.severity == "warning":
-            print(f"warning: {problem}", file=sys.stderr)
     if write:
         write_content(file, migrated.text.encode())
-        print(f"{file}: migrated", file=sys.stderr)
+        rest = ", except for what is named above" if errors else ""
+        print(f"{file}: migrated{rest}", file=sys.stderr)
     else:
         before, after = content.decode("utf-8-sig").splitlines(), migrated.text.splitlines()
         print("\n".join(difflib.unified_diff(before, after, file, f"{file} (migrated)", lineterm="")))

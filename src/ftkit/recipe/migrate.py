@@ -14,6 +14,8 @@ from ftkit.recipe.problems import Problem
 from ftkit.recipe.rewrite import apply_edits
 from ftkit.recipe.source import Source, dotted, read_source
 
+TOLD = "migrated", "migration-clash", "batch-size"  # what migrations did, and what of an old dialect they cannot mend
+
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
@@ -40,9 +42,9 @@ def migrate_text(file: str, content: bytes | str) -> Migrated:
     modernise(source)
     wrong = {problem.key for problem in source.problems if problem.severity == "error"}
     edits: list[Edit] = [edit for edit in source.edits if edit.op != "remove" or dotted(edit.path) not in wrong]
+    told = tuple(problem for problem in source.problems[before:] if problem.code in TOLD)
     if not edits:
-        return Migrated(source.text, ())
-    told = tuple(problem for problem in source.problems[before:] if problem.code in ("migrated", "migration-clash"))
+        return Migrated(source.text, tuple(problem for problem in told if problem.severity == "error"))
     help = "make the changes by hand; each is named above"
     try:
         text = apply_edits(clean(source.text), edits)
