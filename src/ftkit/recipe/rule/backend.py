@@ -113,9 +113,10 @@ def fsdp_version_is_known(r: View) -> Found:
 
 
 def fsdp_8bit(r: View) -> Found:
-    """8-bit weights keep their scales beside the parameter, where FSDP does not see them and cannot shard them."""
+    """Other tools keep the scales of 8-bit weights beside the parameter, where FSDP does not see them."""
     if r.load_in_8bit and uses_fsdp(r):
-        yield error("load_in_8bit", "8-bit weights cannot be sharded by fsdp", "use load_in_4bit with adapter: qlora")
+        message = "other tools cannot shard 8-bit weights by fsdp: they fail, or every rank holds them whole"
+        yield warning("load_in_8bit", message, "load_in_4bit with adapter: qlora runs everywhere")
 
 
 def checkpointing_twice(r: View) -> Found:
