@@ -84,12 +84,13 @@ def load_model(recipe: Recipe, inputs: Inputs, plan: ModelPlan, backend: Backend
 
 
 def unquantized_experts(recipe: Recipe, plan: ModelPlan) -> tuple[Substitution, ...]:
-    """What a 4-bit recipe does not get: experts are three-dimensional parameters that no linear quantizer reaches."""
+    """What a quantized recipe does not get: experts are 3-dimensional parameters that no linear quantizer reaches."""
     if not plan.num_unquantized_experts:
         return ()
     share = plan.num_unquantized_experts / plan.num_parameters
     used = f"experts ({share:.0%} of all parameters) stay unquantized"
-    substitution = Substitution("load_in_4bit", "true", used, "4-bit experts come in a later version")
+    key = "load_in_8bit" if recipe.quantization.load_in_8bit else "load_in_4bit"
+    substitution = Substitution(key, "true", used, "quantized experts come in a later version")
     if recipe.general.strict:
         refuse([substitution])
     return (substitution,)

@@ -9,11 +9,11 @@ from peft import LoraConfig
 from peft.tuners.lora.layer import Linear as PeftLinear
 from torch import Tensor, nn
 
+from ftkit.catalog import QUANTIZERS, load
 from ftkit.model.checkpointing import checkpoint_blocks
 from ftkit.model.lora import FusedLoraLinear, LoraTerm, dropped, lora_linear, plain
-from ftkit.model.nf4 import FP4Linear, NF4Linear
 
-BASES = {"linear": None, "nf4": NF4Linear, "fp4": FP4Linear}
+BASES = {"linear": None, **{name: load(target) for name, target in QUANTIZERS.items()}}
 
 
 class Mask(nn.Module):

@@ -47,7 +47,7 @@ def swap_linears(net: nn.Module, plan: ModelPlan, dtype: torch.dtype) -> None:
             quantized = kind(
                 linear.in_features,
                 linear.out_features,
-                double_quantization=plan.quantizer.double_quantization,
+                **plan.quantizer.options,
                 bias_dtype=None if linear.bias is None else dtype,
             )
             net.get_submodule(path).register_module(name, quantized)

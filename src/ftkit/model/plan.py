@@ -7,7 +7,7 @@ count its bytes (`planning/`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from peft import LoraConfig
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from ftkit.catalog import QUANTIZERS
 from ftkit.errors import ModelError
 from ftkit.model.adapter import adapted_modules, lora_config
 from ftkit.model.config import read_config
@@ -72,10 +71,11 @@ class BlockPlan:
 
 @dataclass(frozen=True, slots=True)
 class Quantizer:
-    """Which quantizer of the catalog, with its options."""
+    """Which quantizer of the catalog, with the options its linears are built with."""
 
     name: str
-    double_quantization: bool
+    bits: int
+    options: Mapping[str, bool | int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def plan_model(
         vocabulary_multiple: a grown vocabulary is rounded up to a multiple of this (resize_token_embeddings_to_32x).
 
     Raises:
-        ModelError: see `read_config` and `lora_config`; or a quantizer that does not exist.
+        ModelError: see `read_config` and `lora_config`.
     """
     config, source = read_config(model)
     quantizer = choose_quantizer(quantization, adapter)
@@ -186,12 +186,10 @@ def choose_quantizer(quantization: QuantizationSection, adapter: AdapterSection)
             where="load_in_4bit",
             help="set adapter: qlora, or load_in_4bit: false",
         )
-    name = quantization.bnb_4bit_quant_type if quantization.load_in_4bit else "int8"
-    if name not in QUANTIZERS:
-        raise ModelError(
-            f"this quantization is not supported yet, got {name}", where="load_in_8bit", help="use load_in_4bit: true"
-        )
-    return Quantizer(name, quantization.bnb_4bit_use_double_quant)
+    if quantization.load_in_8bit:
+        return Quantizer("int8", 8, {})
+    options = {"double_quantization": quantization.bnb_4bit_use_double_quant}
+    return Quantizer(quantization.bnb_4bit_quant_type, 4, options)
 
 
 def describe(
