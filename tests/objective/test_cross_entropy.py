@@ -37,6 +37,19 @@ def test_bf16_logits_lose_nothing_but_the_gradients_rounding() -> None:
     torch.testing.assert_close(ours[1], reference[1], rtol=1e-2, atol=1e-5)
 
 
+def test_weights_scale_each_targets_loss_and_gradient() -> None:
+    generator = torch.Generator().manual_seed(3)
+    logits, weights = torch.randn(6, 30, generator=generator), torch.rand(6, generator=generator)
+    results = []
+    for ours in (True, False):
+        leaf = logits.clone().requires_grad_()
+        each = cross_entropy(leaf, torch.arange(6), reduction="none")
+        loss = cross_entropy_sum(leaf, torch.arange(6), weights) if ours else (each * weights).sum()
+        (loss / 7).backward()
+        results.append([loss.detach(), leaf.grad])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-7)
+
+
 def test_without_rows_the_zero_hangs_on_the_graph() -> None:
     logits = torch.randn(3, 5, requires_grad=True)
     loss = cross_entropy_sum(logits[:0], torch.zeros(0, dtype=torch.int64))

@@ -17,6 +17,7 @@ from ftkit.data.order import StepPlan
 from ftkit.data.store import ExampleStore, StoreWriter
 from ftkit.data.values import Where
 from ftkit.model.attention import NAME, register_attention
+from ftkit.objective.sft import Weigh
 from ftkit.optim.build import build_optimizer
 from ftkit.optim.groups import group_builder
 from ftkit.optim.schedule import build_schedule
@@ -95,6 +96,7 @@ def make_run(
     evaluation: ExampleStore | None = None,
     checkpoints: Callable[[SingleBackend, nn.Module], Any] | None = None,
     max_norm: float = 1.0,
+    weigh: Weigh | None = None,
     **plan_options: Any,
 ) -> Run:
     """Put a run together as run.py does, one document a pack."""
@@ -115,6 +117,7 @@ def make_run(
         and evaluation_source(evaluation, [[i] for i in range(len(evaluation))], 2, CPU, pad_id=0),
         checkpoints=checkpoints and checkpoints(backend, net),
         listeners=[heard],
+        weigh=weigh,
     )
     return Run(net, backend, trainer, heard)
 

@@ -6,6 +6,7 @@ weighs more than its tokens do.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,8 +15,12 @@ from torch import Tensor, nn
 from ftkit.data.values import IGNORED, Batch
 from ftkit.objective.cross_entropy import cross_entropy_sum
 
+Weigh = Callable[[Tensor], Tensor]  # logits (R, V) -> factor (R,) of each target's loss
 
-def sft_loss(net: nn.Module, batch: Batch, *, device: torch.device | None = None) -> tuple[Tensor, int]:
+
+def sft_loss(
+    net: nn.Module, batch: Batch, *, device: torch.device | None = None, weigh: Weigh | None = None
+) -> tuple[Tensor, int]:
     """Return the summed loss (float32 scalar) and the number of target tokens of one micro-batch.
 
     The head computes logits only where a target follows. A batch without targets still runs through the whole net and
@@ -28,12 +33,14 @@ def sft_loss(net: nn.Module, batch: Batch, *, device: torch.device | None = None
         net: what `backend.finish` returned; called once.
         batch: on the CPU, where the rows to keep are found without waiting for a device.
         device: where the net is; None for where the batch is.
+        weigh: makes some targets count more than others; the number of target tokens stays what it is.
     """
     rows = target_rows(batch.labels)
     targets = batch.labels[0, rows + 1]
     outputs = run(net, batch, rows if len(rows) else rows.new_zeros(1), device or batch.labels.device)
     logits = outputs.logits[0, : len(rows)]  # (1, R, V) -> (R, V)
-    loss = cross_entropy_sum(logits, targets.to(logits.device, non_blocking=True))
+    weights = None if weigh is None else weigh(logits)
+    loss = cross_entropy_sum(logits, targets.to(logits.device, non_blocking=True), weights)
     router_loss = getattr(outputs, "aux_loss", None)
     if net.training and isinstance(router_loss, Tensor):
         loss = loss + router_coefficient(net) * len(rows) * router_loss.to(loss.device).float()

@@ -32,11 +32,6 @@ ROWS: tuple[tuple[str, str, str], ...] = (
         " reward_model process_reward_model center_rewards_coefficient num_labels",
     ),
     (
-        "a loss weighted by entropy (EAFT) is not supported",
-        "remove it to train with the ordinary loss",
-        "use_eaft eaft_alpha eaft_k",
-    ),
-    (
         "restarts of an adapter (ReLoRA) are not supported",
         "train one adapter, with a larger lora_r if it is too small",
         "relora relora_steps jagged_restart_steps jagged_restart_warmup_steps jagged_restart_anneal_steps",

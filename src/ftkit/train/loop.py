@@ -32,6 +32,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ftkit.data.values import Batch
+from ftkit.objective.sft import Weigh
 from ftkit.parallel.backend import Backend
 from ftkit.save.state import TrainerState
 from ftkit.train.batches import BatchSource
@@ -80,6 +81,7 @@ class Trainer:
         schedule: step (from 0) -> factor of the learning rate the optimizer was built with.
         evaluation: returns this rank's evaluation batches, all of them once.
         listeners: given on rank 0 only.
+        weigh: factors of the targets' losses in training.
     """
 
     module: nn.Module
@@ -91,12 +93,13 @@ class Trainer:
     evaluation: Callable[[], Iterable[Batch]] | None = None
     checkpoints: CheckpointStore | None = None
     listeners: Sequence[Listener] = ()
+    weigh: Weigh | None = None
 
     def __post_init__(self) -> None:
         options, device = self.options, self.backend.world.device
         peaks = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
         parts = (self.module, self.optimizer, self.backend, self.schedule)
-        self.stepper = Stepper(*parts, peaks, options.seed, options.autocast)
+        self.stepper = Stepper(*parts, peaks, options.seed, options.autocast, self.weigh)
         self.meter = Meter(device, options.flops_per_token, options.peak_flops)
         self.state = TrainerState()
         self.newest: Path | None = None  # the checkpoint that a broken-off run goes on from

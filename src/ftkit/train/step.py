@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from ftkit.data.values import Batch
 from ftkit.errors import BackendError
-from ftkit.objective.sft import sft_loss
+from ftkit.objective.sft import Weigh, sft_loss
 from ftkit.parallel.backend import Backend
 from ftkit.train.batches import StepBatches
 
@@ -26,6 +26,7 @@ class Stepper:
         schedule: step (from 0) -> factor of the learning rates in `peaks`.
         peaks: the learning rate each parameter group was built with.
         autocast: dtype of products, None for the parameters' own.
+        weigh: factors of the targets' losses in training; evaluation knows the plain loss alone.
     """
 
     module: nn.Module
@@ -35,6 +36,7 @@ class Stepper:
     peaks: tuple[float, ...]
     seed: int
     autocast: torch.dtype | None
+    weigh: Weigh | None = None
 
     def step(self, number: int, work: StepBatches) -> tuple[Tensor, float]:
         """Take step `number` (from 0); return this rank's summed loss (float64, on its device) and the gradient norm.
@@ -47,7 +49,7 @@ class Stepper:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for index, batch in enumerate(work.micro_batches):
             with self.precision():
-                loss, _ = sft_loss(self.module, batch, device=self.device)
+                loss, _ = sft_loss(self.module, batch, device=self.device, weigh=self.weigh)
             total += loss.detach()
             last = index == len(work.micro_batches) - 1
             self.backend.backward(loss / work.num_target_tokens, last=last)

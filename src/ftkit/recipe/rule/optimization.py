@@ -36,6 +36,8 @@ RANGES: dict[str, tuple[float, float | None, bool]] = {
     "saves_per_epoch": (0, None, True),
     "dataset_processes": (1, None, True),
     "ddp_timeout": (1, None, True),
+    "eaft_alpha": (0, None, True),
+    "eaft_k": (2, None, True),
 }
 
 
@@ -145,6 +147,13 @@ def activation_offloading_alone(r: View) -> Found:
         yield error("activation_offloading", message, "set gradient_checkpointing: true")
 
 
+def eaft_key_unused(r: View) -> Found:
+    """Settings of the loss weighted by entropy, which is not turned on."""
+    for key in ("eaft_alpha", "eaft_k"):
+        if r.gives(key) and not r.use_eaft:
+            yield warning(key, f"`{key}` has no effect without use_eaft: true", "take it out, or set use_eaft: true")
+
+
 def bounds(least: float, greatest: float | None, inclusive: bool) -> str:
     """A range in words: `at least 1`, `above 0`, `from 0 to 1`."""
     if greatest is not None:
@@ -175,4 +184,5 @@ RULES: tuple[Rule, ...] = (
     checkpointing_unknown,
     checkpointing_kwargs_unknown,
     activation_offloading_alone,
+    eaft_key_unused,
 )

@@ -26,6 +26,11 @@ class TrainingSection(Section):
     sample_prompts: tuple[str, ...] = Field(default=(), description="Questions answered before and after training.")
     data_seed: int | None = Field(default=None, description="Seed of the order of documents, if not `seed`.")
     neftune_noise_alpha: float | None = Field(default=None, description="Scale of noise on embeddings (NEFTune).")
+    use_eaft: bool = Field(
+        default=False, description="Weigh each target's loss by the entropy of its prediction (EAFT)."
+    )
+    eaft_alpha: float = Field(default=1.0, description="Exponent of that entropy; 0 weighs all alike.")
+    eaft_k: int = Field(default=20, description="Most likely tokens the entropy is taken over.")
     activation_offloading: bool | str | None = Field(default=None, description="Keep activations in the host's memory.")
     unfrozen_parameters: tuple[str, ...] = Field(
         default=(), description="Regular expressions of the parameters to train; all others are frozen."
