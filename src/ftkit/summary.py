@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ftkit.data.mask_report import of_documents
 from ftkit.model.plan import ModelPlan
 from ftkit.parallel.backend import World
 from ftkit.recipe import Recipe
@@ -61,6 +62,10 @@ def warnings_of(report: PrepareReport) -> list[str]:
             )
         if account.truncated:
             found.append(f"{account.path}: {account.truncated} documents were cut to sequence_len")
+        found += [
+            f"{account.path}: {account.template}: {text} ({of_documents(count)})"
+            for text, count in account.notes.items()
+        ]
     return found
 
 

@@ -66,7 +66,8 @@ def test_rows_left_out_lie_beside_the_cache(recipe_file: Path, capsys: pytest.Ca
 
 
 def test_exceptions_are_allowed_by_name(recipe_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    end = "{{ '<|im_end|>' if messages | length > 3 }}"  # as the rows are not
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}" + end + "\n{% endfor %}"
     words = ["prepare", str(recipe_file), "chat_template=jinja", f"chat_template_jinja={json.dumps(template)}"]
     assert main(words) == 3
     assert "allow: [other_prompt]" in capsys.readouterr().err

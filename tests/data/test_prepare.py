@@ -532,22 +532,6 @@ def test_tools_that_the_template_does_not_write_are_counted(tmp_path: Path, chat
     assert result.report.train.sets[0].tools_left_out == 1
 
 
-def test_turns_without_an_end_are_refused_unless_allowed(tmp_path: Path, chatml: Any) -> None:
-    template = (
-        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-        "{% if add_generation_prompt %}assistant: {% endif %}"
-    )
-    path = write_rows(tmp_path / "rows.jsonl", [sharegpt(CONVERSATIONS[2])])
-    keys = {"chat_template": "jinja", "chat_template_jinja": template}
-    assert refused(path, chatml, **keys) == (
-        f"{path}:1: no end-of-turn token follows a trained turn, so the model would not learn to stop\n"
-        "help: choose a chat_template that ends turns, or set allow: [missing_end]"
-    )
-    result = prepared(path, chatml, allow=("missing_end",), **keys)
-    assert trained(chatml, result.train[0]) == " hi hi again"  # the tokens hold the space of the header
-    assert result.report.train.sets[0].allowed == {"missing_end": 1}
-
-
 def test_progress_is_told_while_preparing_and_not_on_a_hit(tmp_path: Path, chatml: Any) -> None:
     path, told = write_rows(tmp_path / "rows.jsonl", LONG), list[tuple[int, int | None]]()
     data = DataSection(datasets=(DatasetSection(path=str(path), type="sharegpt", conversation="chatml"),))

@@ -74,13 +74,13 @@ def test_a_doubled_begin_of_text_is_refused_with_its_line(tmp_path: Path, chatml
 
 def test_another_prompt_than_that_of_inference_is_refused(tmp_path: Path, chatml: Any) -> None:
     path = rows(tmp_path / "rows.jsonl", ["a", "b"])
-    thinks = OPENED.replace("assistant\n", "assistant\n<think>\n")
-    assert refused(path, chatml, TURNS + thinks) == (
+    opened = OPENED.replace("assistant\n", "assistant\nSure: ")
+    assert refused(path, chatml, TURNS + opened) == (
         f"{path}:1: what stands before the last answer is not the prompt that inference renders, got "
-        "...'m_end|>\\n<|im_start|>assistant\\n' where inference has ...'<|im_start|>assistant\\n<think>\\n'\n"
+        "...'m_end|>\\n<|im_start|>assistant\\n' where inference has ...'>\\n<|im_start|>assistant\\nSure: '\n"
         "help: choose a chat_template whose generation prompt is how its turns begin, or set allow: [other_prompt]"
     )
-    assert account(prepared(path, chatml, TURNS + thinks, allow=("other_prompt",))).allowed == {"other_prompt": 1}
+    assert account(prepared(path, chatml, TURNS + opened, allow=("other_prompt",))).allowed == {"other_prompt": 1}
 
 
 def test_rows_that_break_an_invariant_can_be_skipped_and_are_named(tmp_path: Path, chatml: Any) -> None:

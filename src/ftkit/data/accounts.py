@@ -28,6 +28,8 @@ class SetAccount:
         endless: documents that should end with the tokenizer's EOS, which has none.
         mixed: of the documents, those that a mixture by weight uses; None without weights.
         allowed: invariant -> documents that break it, as the recipe allows.
+        notes: what is peculiar to the chat template, and what to do about it -> documents where it was seen.
+        without_end: documents that train no end of turn, by the template's habit.
     """
 
     path: str
@@ -47,6 +49,8 @@ class SetAccount:
     tools_left_out: int = 0
     endless: int = 0
     mixed: int | None = None
+    notes: dict[str, int] = field(default_factory=dict)
+    without_end: int = 0
 
     def drop(self, reason: str) -> None:
         """Count a row that is left out."""

@@ -29,6 +29,8 @@ class Marked:
         method: how the turns were found; empty for text without turns.
         trains_end: the last trained turn's end is trained: the model learns to stop.
         broken: the invariants that the row breaks.
+        notes: what its chat template does that a reader may not expect.
+        without_end: it trains no end of turn, as its chat template writes none.
         compared: its prompt was held against that of inference.
         tokens: the row came as tokens; `text` is then empty.
         leaves_out_tools: the row has tools, and the template does not write them.
@@ -42,6 +44,8 @@ class Marked:
     method: str = ""
     trains_end: bool = False
     broken: tuple[Broken, ...] = ()
+    notes: tuple[str, ...] = ()
+    without_end: bool = False
     compared: bool = False
     leaves_out_tools: bool = False
     tokens: Tokens | None = None

@@ -33,7 +33,13 @@ def mask_report(account: SetAccount) -> dict[str, str]:
     if account.endless:
         facts["no end"] = f"{account.endless:,} documents, as the tokenizer has no EOS"
     facts["broken, as allowed"] = counted(account.allowed)
-    return facts
+    notes = [f"{text} ({of_documents(count)})" for text, count in account.notes.items()]
+    return facts | {"note" if len(notes) == 1 else f"note {n}": text for n, text in enumerate(notes, start=1)}
+
+
+def of_documents(count: int) -> str:
+    """`1 document`, `2,000 documents`."""
+    return f"{count:,} document{'s' if count != 1 else ''}"
 
 
 def counted(numbers: dict[str, int], *, of: str = "") -> str:

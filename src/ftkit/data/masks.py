@@ -48,7 +48,7 @@ class MaskRules:
         """Trained spans of a rendered conversation."""
         if self.everything:
             return [Span(0, len(text), "all")]
-        trained = [self._is_trained(turn.message) for turn in turns]
+        trained = [self.is_trained(turn.message) for turn in turns]
         last = max((number for number, is_trained in enumerate(trained) if is_trained), default=-1)
         spans = []
         for number, (turn, is_trained) in enumerate(zip(turns, trained, strict=True)):
@@ -64,12 +64,6 @@ class MaskRules:
                 spans.append(Span(start, end, role))
         return spans
 
-    def lack_end(self, turns: Sequence[Turn]) -> bool:
-        """Whether an end of turn should be trained where the template wrote none."""
-        if self.everything or self.ends == "none":
-            return False
-        return any(self._is_trained(turn.message) and turn.end == turn.content_end for turn in turns)
-
     def check_found(self, conversation: Conversation, rendered: Rendered) -> None:
         """Refuse a conversation that has turns to train of which nobody can tell where they stand in the text.
 
@@ -81,7 +75,7 @@ class MaskRules:
         found = {id(turn.message) for turn in rendered.turns}
         ends = self.ends == "all" and rendered.method != "marks"
         for number, message in enumerate(conversation.messages, start=1):
-            wanted = not self.everything and (ends or self._is_trained(message))
+            wanted = not self.everything and (ends or self.is_trained(message))
             if wanted and id(message) not in found and message.content.strip():
                 raise DataError(
                     f"turn {number} ({message.role}) has something to train, and is not found in the rendered text",
@@ -90,8 +84,8 @@ class MaskRules:
                     " train_on_eos: turn)",
                 )
 
-    def _is_trained(self, message: Message) -> bool:
-        """The row's own wish, else by role."""
+    def is_trained(self, message: Message) -> bool:
+        """Whether a turn is trained: the row's own wish, else by its role."""
         return message.role in self.roles if message.train is None else message.train
 
     def of_segments(self, segments: Segments) -> tuple[str, list[Span]]:

@@ -20,13 +20,15 @@ from ftkit.data.cache import BROKEN, BrokenError, cache_key, lock, make_folder, 
 from ftkit.data.chat.choose import NamedTemplate, build_renderer, choose_template
 from ftkit.data.chat.renderer import Renderer
 from ftkit.data.encode import Encoded, FastEncoder, Marked, fast_encoder
+from ftkit.data.ends import check_ends, with_eos
 from ftkit.data.formats.fields import Formatter, likely_type
 from ftkit.data.formats.links import join_links
 from ftkit.data.formats.thinking import check_reasoning
 from ftkit.data.masks import MaskRules, Span, mask_rules
 from ftkit.data.mixture import mix
 from ftkit.data.partial import Work, take_up
-from ftkit.data.proof import DOUBLED_BOS, MISSING_END, Broken, PromptSample, compare_prompt, has_doubled, trains_end
+from ftkit.data.prompt import Comparison, compare_prompt
+from ftkit.data.proof import DOUBLED_BOS, MISSING_END, Broken, PromptSample, has_doubled, trains_end
 from ftkit.data.sources.source import Source, open_source
 from ftkit.data.split import hold_out
 from ftkit.data.store import ExampleStore, StoreWriter
@@ -35,6 +37,7 @@ from ftkit.errors import DataError
 from ftkit.recipe.section.data import DataSection, DatasetSection
 
 CONVERSATIONS = ("sharegpt", "chat_template", "query_response", "oasst")  # types whose rows need a chat template
+NEVER = ", in any document: the chat template writes none behind an earlier turn of the model, and none ends a row"
 ROWS_PER_BATCH = 512  # tokenized together: enough work for all cores, little enough to hold
 
 
@@ -105,6 +108,7 @@ class _Entry:
     rules: MaskRules
     template: NamedTemplate | None
     renderer: Renderer | None
+    may_add_eos: bool
 
     def shape(self) -> str:
         """What of the entry shapes tokens: all but its weight, by which documents are chosen afterwards."""
@@ -132,22 +136,29 @@ class _Entry:
         if self.renderer is None:
             raise AssertionError("formats of conversations have a template")
         record = _with_system(record, default_system)
-        rendered = self.renderer.render(record)
-        self.rules.check_found(record, rendered)
-        spans = self.rules.of_turns(rendered.text, rendered.turns, row.where)
-        compared = sample.wants(record) and compare_prompt(self.renderer, record, rendered)
-        broken: tuple[Broken, ...] = (compared,) if isinstance(compared, Broken) else ()
-        if self.rules.lack_end(rendered.turns):
-            broken += (Broken(MISSING_END),)
+        return self._mark_turns(self.renderer, record, sample)
+
+    def _mark_turns(self, renderer: Renderer, conversation: Conversation, sample: PromptSample) -> Marked:
+        rendered = renderer.render(conversation)
+        self.rules.check_found(conversation, rendered)
+        ends = check_ends(self.rules, conversation, rendered, renderer.habits, may_add_eos=self.may_add_eos)
+        turns = with_eos(rendered) if ends.add_eos else rendered.turns
+        spans = self.rules.of_turns(rendered.text, turns, conversation.where)
+        compared = compare_prompt(renderer, conversation, rendered) if sample.wants(conversation) else Comparison()
+        missing = Broken(MISSING_END) if ends.is_missing else None
+        learns_to_stop = ends.add_eos or trains_end(turns, spans)
         return Marked(
             rendered.text,
             spans,
-            row.where,
+            conversation.where,
+            add_eos=ends.add_eos,
             method=rendered.method,
-            trains_end=trains_end(rendered.turns, spans),
-            broken=broken,
-            compared=bool(compared),
-            leaves_out_tools=bool(record.tools) and not self.renderer.template.reads_tools,
+            trains_end=learns_to_stop,
+            broken=tuple(one for one in (compared.broken, missing) if one),
+            notes=tuple(note for note in (compared.note, ends.note) if note),
+            without_end=bool(ends.note) and not learns_to_stop,
+            compared=compared.compared,
+            leaves_out_tools=bool(conversation.tools) and not renderer.template.reads_tools,
         )
 
 
@@ -168,7 +179,8 @@ def _open_entry(
     if template:
         check_reasoning(dataset, template.text)
     renderer = build_renderer(template, tokenizer, eot_tokens) if template else None
-    return _Entry(dataset, source, formatter, mask_rules(data, dataset), template, renderer)
+    may_add_eos = tokenizer.eos_token_id is not None and MISSING_END not in data.allow
+    return _Entry(dataset, source, formatter, mask_rules(data, dataset), template, renderer, may_add_eos)
 
 
 def _told_by_rows(source: Source, path: str) -> str:
@@ -276,6 +288,8 @@ class _Job:
             raise DataError("the data set is empty", where=account.path, help="check the path, split and file")
         if not account.documents:
             raise _nothing_left(account, self.sequence_len)
+        if account.without_end == account.documents and MISSING_END not in self.data.allow:
+            raise Broken(MISSING_END, NEVER).error(account.path)
 
     def _usable(self, entry: _Entry, account: SetAccount, work: Work) -> Iterator[Marked]:
         """Rows not read yet as marked text; a bad row raises, or is set aside."""
@@ -337,6 +351,9 @@ class _Job:
         account.ended += marked.trains_end and kept is encoded and not is_endless
         account.endless += is_endless
         account.compared_prompts += marked.compared
+        account.without_end += marked.without_end
+        for note in marked.notes:
+            account.notes[note] = account.notes.get(note, 0) + 1
         account.tools_left_out += marked.leaves_out_tools
         if marked.method:
             account.methods[marked.method] = account.methods.get(marked.method, 0) + 1

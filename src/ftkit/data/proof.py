@@ -13,8 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ftkit.data.chat.environment import RefusedError
-from ftkit.data.chat.renderer import Rendered, Renderer, Turn
+from ftkit.data.chat.renderer import Turn
 from ftkit.data.masks import Span
 from ftkit.data.values import Conversation, Where
 from ftkit.errors import DataError
@@ -38,20 +37,25 @@ INVARIANTS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 PER_SHAPE = 8  # rows of one shape whose prompt is compared; a template treats equal shapes alike
 EVERY = 100  # and every so many rows, whatever their shape
-SHOWN = 30  # characters of two prompts that differ
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """One invariant that a row breaks; `detail` says more, for the message."""
+    """One invariant that a row breaks.
+
+    Args:
+        detail: says more, behind what the invariant says.
+        mend: what to do, where that is known better than for the invariant at large.
+    """
 
     name: str
     detail: str = ""
+    mend: str = ""
 
-    def error(self, where: Where) -> DataError:
-        """The invariant's error at a row."""
+    def error(self, where: Where | str) -> DataError:
+        """The invariant's error at a row, or at a data set."""
         what, mend = INVARIANTS[self.name]
-        return DataError(what + self.detail, where=str(where), help=f"{mend}, or set allow: [{self.name}]")
+        return DataError(what + self.detail, where=str(where), help=f"{self.mend or mend}, or set allow: [{self.name}]")
 
 
 @dataclass
@@ -70,29 +74,6 @@ class PromptSample:
         shape = _shape(conversation)
         self.seen[shape] = self.seen.get(shape, 0) + 1
         return self.seen[shape] <= PER_SHAPE or self.rows % EVERY == 0
-
-
-def compare_prompt(renderer: Renderer, conversation: Conversation, rendered: Rendered) -> Broken | bool:
-    """Hold the text before the last answer against what inference renders there.
-
-    Returns:
-        What is broken; else whether there was something to compare: the row ends with an answer to something, and the
-        template renders what comes before it.
-    """
-    count, turns = len(conversation.messages) - 1, rendered.turns
-    if count < 1 or not turns or turns[-1].message is not conversation.messages[-1]:
-        return False
-    if turns[-1].message.role != "assistant":
-        return False
-    try:
-        prompt = renderer.prompt(conversation, count)
-    except RefusedError:
-        return False
-    trained_after = rendered.text[: turns[-1].start]
-    if trained_after == prompt:
-        return True
-    ours, theirs = trained_after[-SHOWN:], prompt[-SHOWN:]
-    return Broken(OTHER_PROMPT, f", got ...{ours!r} where inference has ...{theirs!r}")
 
 
 def trains_end(turns: Sequence[Turn], spans: Sequence[Span]) -> bool:

@@ -11,6 +11,7 @@ from ftkit.data.chat.choose import NamedTemplate, build_renderer
 from ftkit.data.chat.environment import RefusedError
 from ftkit.data.chat.probe import as_parts, strip_blocks
 from ftkit.data.chat.renderer import Renderer
+from ftkit.data.prompt import compare_prompt
 from ftkit.data.values import Conversation, Message, Where
 from ftkit.errors import DataError
 
@@ -47,8 +48,8 @@ SHAPES = {
 # Templates whose own prefixes are no reference: they end a conversation with more than the last turn's end.
 OPENS_THE_NEXT_TURN = ("axolotl__command_a", "axolotl__command_a_tool_use")  # in every render
 CLOSES_WITH_EOS = ("trl__phi3_5_training",)  # behind the last turn's own end
-# Tool turns whose call and result share one turn of the model: refused, with a reason.
-REFUSED = {("axolotl__gemma4", "tools")}
+# Behind a tool's result the template opens a turn that its own prompt does not; the proof refuses such rows.
+BROKEN = {("nemo__dllm_sft__diffusion_gemma_chat_template", "tools")}
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,9 @@ def test_what_the_model_says_lies_between_the_prompt_and_its_end(renderers: dict
             made = renderer.render(Conversation(SHAPES[shape], WHERE))
         except DataError as refused:
             assert_refused_for_a_reason(name, shape, renderer, refused)
+            continue
+        if (name, shape) in BROKEN:
+            assert compare_prompt(renderer, Conversation(SHAPES[shape], WHERE), made).broken
             continue
         spoken = iter([turn for turn in made.turns if turn.message.role == A])
         for number, message in enumerate(SHAPES[shape]):
@@ -105,7 +109,6 @@ def prefix(renderer: Renderer, messages: tuple[Message, ...], *, add_generation_
 def assert_refused_for_a_reason(name: str, shape: str, renderer: Renderer, refused: DataError) -> None:
     if "refuses this conversation" in refused.what:
         assert prefix(renderer, SHAPES[shape]) is None, name
-    elif "leaves out" in refused.what:
-        assert not renderer.template.reads_tool_calls, name
     else:
-        assert (name, shape) in REFUSED, refused
+        assert "leaves out" in refused.what, (name, shape, refused)
+        assert not renderer.template.reads_tool_calls, name

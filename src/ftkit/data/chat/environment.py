@@ -7,9 +7,11 @@ the places. The date that some templates ask for is fixed: the prepared tokens m
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes
@@ -21,6 +23,7 @@ from ftkit.errors import DataError
 
 # Unicode noncharacters: valid in a string, never exchanged as text, not stripped as white space.
 BLOCK_START, BLOCK_END = "\ufdd8", "\ufdd9"
+THINKING_SETTINGS = ("enable_thinking", "open_thinking", "thinking")  # of published templates
 TODAY = datetime(2024, 7, 26)  # the date Llama 3.1's own template falls back on
 
 
@@ -35,6 +38,7 @@ class CompiledTemplate:
     Args:
         has_blocks: whether it marks what the model says by `{% generation %}`.
         reads_tools, reads_tool_calls: whether it mentions the tools of a conversation, the calls of a turn.
+        settings: names by which it lets a caller choose whether the model thinks.
     """
 
     render_compiled: Callable[..., str]
@@ -42,6 +46,7 @@ class CompiledTemplate:
     has_blocks: bool
     reads_tools: bool
     reads_tool_calls: bool
+    settings: tuple[str, ...] = ()
 
     def render(
         self,
@@ -49,8 +54,12 @@ class CompiledTemplate:
         tools: Sequence[Mapping[str, Any]] = (),
         *,
         add_generation_prompt: bool = False,
+        settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         """The conversation's text, marks of generation blocks included.
+
+        Args:
+            settings: further values, by the names under which the template reads them.
 
         Raises:
             RefusedError: the template raised, or cannot take this shape of conversation.
@@ -62,6 +71,7 @@ class CompiledTemplate:
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self.special_tokens,
+                **settings,
             )
         except Exception as bad:  # foreign code may raise anything: 1/0, recursion, its own words
             raise RefusedError(str(bad) or type(bad).__name__) from bad
@@ -91,7 +101,10 @@ def compile_template(text: str, special_tokens: Mapping[str, str], *, origin: st
             help="mend the template, or choose one by name with chat_template",
         ) from None
     has_blocks = any(True for _ in environment.parse(text).find_all(nodes.CallBlock))
-    return CompiledTemplate(template.render, special_tokens, has_blocks, "tools" in text, "tool_calls" in text)
+    settings = tuple(name for name in THINKING_SETTINGS if re.search(rf"\b{name}\b", text))
+    return CompiledTemplate(
+        template.render, special_tokens, has_blocks, "tools" in text, "tool_calls" in text, settings
+    )
 
 
 class _GenerationBlocks(Extension):

@@ -17,9 +17,9 @@ from ftkit.data.chat.environment import BLOCK_END, BLOCK_START, CompiledTemplate
 
 # Ends of a turn in published templates that need not be a tokenizer's EOS.
 KNOWN_ENDS = (
-    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<end_of_turn>", "<|end_of_turn|>", "<turn|>", "<|end|>",
-    "<|return|>", "<|call|>", "</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>",
-    "<｜end▁of▁sentence｜>", "[|endofturn|]",
+    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>", "<end_of_turn>", "<|end_of_turn|>", "<turn|>",
+    "<|end|>", "<|return|>", "<|call|>", "</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>",
+    "<|END_OF_TURN_TOKEN|>", "<｜end▁of▁sentence｜>", "[|endofturn|]", "<|tool_response>",
 )  # fmt: skip
 REASONING = "<think>"
 BEFORE, AFTER = "\n \n ", " \n \n"  # white space around the probe's contents
@@ -38,6 +38,7 @@ class TemplateHabits:
         tail: what follows the last turn's content, for templates whose end is no token.
         keeps_before, keeps_after: roles whose contents keep their white space at the start, at the end.
         wants_parts: the template reads contents as lists of parts, and loses plain text.
+        ends_earlier, ends_last: whether it writes an end behind an earlier turn of the model, behind the last turn.
     """
 
     opening: str = ""
@@ -47,12 +48,20 @@ class TemplateHabits:
     keeps_before: frozenset[str] = frozenset()
     keeps_after: frozenset[str] = frozenset()
     wants_parts: bool = False
+    ends_earlier: bool = True
+    ends_last: bool = True
 
     @cached_property
     def openings(self) -> tuple[str, ...]:
         """What a turn of the model may begin with, the generation prompt first."""
         bare = self.header.partition(REASONING)[0]  # before reasoning that is not always the same
         return tuple(dict.fromkeys(literal for literal in (self.opening, self.header, bare) if literal))
+
+    @cached_property
+    def lead(self) -> str:
+        """White space that the model writes before its content, whatever turn its own follows."""
+        more = self.header.removeprefix(self.opening)
+        return more if self.opening and self.header != more and more.isspace() else ""
 
     @cached_property
     def _end(self) -> re.Pattern[str]:
@@ -128,7 +137,14 @@ def _read_off(
     start = behind[0] + (len(AFTER) if "user" in after else 0)
     header = text[habits.end_of_turn(text, start, at[1], is_last=False, search=False) : at[1]]
     header = header.removesuffix(BEFORE if "assistant" in before else "").lstrip()
-    return replace(habits, header=header, opening=_opening(template, habits, after))
+    habits = replace(habits, header=header, opening=_opening(template, habits, after))
+    lead = len(AFTER) if "assistant" in after else 0
+    earlier, last = behind[1] + lead, behind[3] + lead
+    return replace(
+        habits,
+        ends_earlier=habits.end_of_turn(text, earlier, at[2], is_last=False, search=False) > earlier,
+        ends_last=habits.end_of_turn(text, last, len(text), is_last=True, search=False) > last,
+    )
 
 
 def _opening(template: CompiledTemplate, habits: TemplateHabits, after: frozenset[str]) -> str:

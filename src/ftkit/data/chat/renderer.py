@@ -19,6 +19,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from ftkit.data.chat.environment import BLOCK_END, BLOCK_START, CompiledTemplate, RefusedError
@@ -26,6 +27,7 @@ from ftkit.data.chat.probe import TemplateHabits, as_parts, strip_blocks
 from ftkit.data.values import Conversation, Message
 from ftkit.errors import DataError
 
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 OPEN, START, END = "\ufdd0", "\ufdd1", "\ufdd2"  # OPEN number START content OPEN number END
 MARK = re.compile(f"{OPEN}(\\d+)([{START}{END}])")
 ANY_MARK = re.compile("[\ufdd0-\ufdd9]")
@@ -100,14 +102,17 @@ class Renderer:
             )
         return Rendered(text, turns, method)
 
-    def prompt(self, conversation: Conversation, count: int) -> str:
+    def prompt(self, conversation: Conversation, count: int, settings: Mapping[str, Any] = NO_SETTINGS) -> str:
         """What inference is given after the first `count` messages: their text and the generation prompt.
+
+        Args:
+            settings: values given to the template beside the conversation.
 
         Raises:
             RefusedError: the template refuses such a beginning.
         """
         messages = [_as_mapping(message) for message in conversation.messages[:count]]
-        return self._bare(self._render(messages, conversation.tools, add_generation_prompt=True))
+        return self._bare(self._render(messages, conversation.tools, settings, add_generation_prompt=True))
 
     def _bare(self, text: str) -> str:
         """Without the marks of generation blocks; of a template without such blocks these are the row's own."""
@@ -117,12 +122,13 @@ class Renderer:
         self,
         messages: list[dict[str, Any]],
         tools: Sequence[Mapping[str, Any]],
+        settings: Mapping[str, Any] = NO_SETTINGS,
         *,
         add_generation_prompt: bool = False,
     ) -> str:
         if self.habits.wants_parts:
             messages = [{**message, "content": as_parts(message["content"])} for message in messages]
-        return self.template.render(messages, tools, add_generation_prompt=add_generation_prompt)
+        return self.template.render(messages, tools, add_generation_prompt=add_generation_prompt, settings=settings)
 
     def _by_marks(
         self, conversation: Conversation, messages: list[dict[str, Any]], text: str
@@ -194,6 +200,9 @@ class Renderer:
             found = text.find(literal, previous, stop)
             if found >= 0 and (start is None or found <= start):
                 return found + len(literal)
+        lead = self.habits.lead
+        if start is not None and lead and text.endswith(lead, previous, start):
+            return start - len(lead)
         return start
 
     def _by_blocks(self, conversation: Conversation, blocked: str) -> tuple[Turn, ...] | None:
