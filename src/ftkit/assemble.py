@@ -18,6 +18,7 @@ from ftkit.model.checkpoint_files import fingerprint
 from ftkit.model.checkpointing import checkpoint_blocks
 from ftkit.model.load import load_net
 from ftkit.model.plan import ModelPlan
+from ftkit.model.qat import rounding_by_step
 from ftkit.objective.eaft import EntropyWeights
 from ftkit.objective.generate import ends_of_answer
 from ftkit.optim.build import build_optimizer
@@ -134,6 +135,7 @@ def build_trainer(recipe: Recipe, inputs: Inputs, loaded: Loaded, backend: Backe
         evaluation=evaluation,
         checkpoints=checkpoints,
         weigh=EntropyWeights(training.eaft_alpha, training.eaft_k) if training.use_eaft else None,
+        before_step=rounding_by_step(loaded.net, loaded.plan.qat),
     )
 
 

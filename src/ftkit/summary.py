@@ -32,7 +32,7 @@ def start_facts(recipe: Recipe, inputs: Inputs, plan: ModelPlan, world: World, n
     products = f", products in {short(numbers.autocast)}" if numbers.autocast else ""
     return {
         "model": f"{plan.base_model} ({plan.net_class}, {plan.num_parameters / 1e6:,.1f} million parameters)",
-        "trained": how + stored,
+        "trained": how + stored + rounded(plan),
         "data": f"{report.num_train} documents to train on, {report.num_evaluation} held out; "
         f"{report.tokens:,} tokens in all, {share:.0%} of them trained" + (f"; left out: {dropped}" if dropped else ""),
         "steps": f"{steps.num_steps} of {recipe.training.micro_batch_size} x "
@@ -41,6 +41,16 @@ def start_facts(recipe: Recipe, inputs: Inputs, plan: ModelPlan, world: World, n
         "device": f"{world.device}, {torch.get_num_threads()} threads, weights in {short(numbers.weights)}{products}",
         "output": recipe.saving.output_dir,
     }
+
+
+def rounded(plan: ModelPlan) -> str:
+    """What quantization-aware training imitates, if it is on."""
+    if plan.qat is None:
+        return ""
+    activations, weights = plan.qat.formats
+    after = plan.qat.fake_quant_after_n_steps
+    formats = f"{weights} weights" + (f" and {activations} activations" if activations else "")
+    return f", rounded to {formats}" + (f" after {after} steps" if after else "")
 
 
 def warnings_of(report: PrepareReport) -> list[str]:

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ftkit.catalog import QUANTIZERS, load
+from ftkit.model import qat
 from ftkit.model.adapter import inject
 from ftkit.model.naming import is_adapter
 from ftkit.model.plain import plain_net
@@ -30,6 +31,8 @@ def build_net(plan: ModelPlan, *, dtype: torch.dtype) -> PreTrainedModel:
         swap_linears(net, plan, dtype)
     if plan.adapter is not None:
         inject(net, copy.deepcopy(plan.adapter))
+    if plan.qat is not None:
+        qat.prepare(net, plan.qat)
     for name, parameter in net.named_parameters():
         parameter.requires_grad_(parameter.is_floating_point() and (plan.adapter is None or is_adapter(name)))
     return net

@@ -24,7 +24,7 @@ from ftkit.model.plain import find_blocks, plain_net
 if TYPE_CHECKING:
     from ftkit.recipe.section.adapter import AdapterSection
     from ftkit.recipe.section.model import ModelSection
-    from ftkit.recipe.section.quantization import QuantizationSection
+    from ftkit.recipe.section.quantization import QatSection, QuantizationSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,7 @@ class ModelPlan:
         root: what no block holds: embeddings, last norm, head.
         tied: parameter name -> the one it is the same tensor as.
         adapter: PEFT's configuration; None for full fine-tuning.
+        qat: how linears round in the forward pass (`model/qat.py`); None for not at all.
     """
 
     base_model: str
@@ -104,6 +105,7 @@ class ModelPlan:
     adapter: LoraConfig | None = None
     adapted: tuple[str, ...] = ()
     adapter_folder: str | None = None
+    qat: QatSection | None = None
 
     def parameters(self) -> Iterator[ParameterPlan]:
         """Every parameter, blocks first."""
@@ -173,6 +175,7 @@ def plan_model(
         adapter=lora,
         adapted=adapted,
         adapter_folder=adapter.lora_model_dir if lora else None,
+        qat=quantization.qat,
     )
 
 

@@ -43,9 +43,9 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ),
     ("LoftQ initialization is not supported yet", "remove it; adapters start at zero", "peft"),
     (
-        "quantization-aware training and compression are not supported",
+        "compression and 1-bit models are not supported",
         "train first, then quantize the result with the tool that serves it",
-        "qat llmcompressor use_onebitllms",
+        "llmcompressor use_onebitllms",
     ),
     ("diffusion language models are not supported", REMOVE, "diffusion"),
     (

@@ -82,6 +82,7 @@ class Trainer:
         evaluation: returns this rank's evaluation batches, all of them once.
         listeners: given on rank 0 only.
         weigh: factors of the targets' losses in training.
+        before_step: told the number of steps done, at the start and before each step.
     """
 
     module: nn.Module
@@ -94,6 +95,7 @@ class Trainer:
     checkpoints: CheckpointStore | None = None
     listeners: Sequence[Listener] = ()
     weigh: Weigh | None = None
+    before_step: Callable[[int], None] | None = None
 
     def __post_init__(self) -> None:
         options, device = self.options, self.backend.world.device
@@ -117,6 +119,7 @@ class Trainer:
         device = self.backend.world.device
         carried = self.state.window_loss if self.backend.world.is_main else 0.0  # saved as the sum over all ranks
         self.window_loss = torch.tensor(carried, dtype=torch.float64, device=device)
+        self.tell_steps_done()
         self.announce(Started(self.batches.num_steps, self.state.step, self.batches.steps_per_epoch))
         try:
             self.module.train()
@@ -132,6 +135,7 @@ class Trainer:
 
     def train_step(self) -> None:
         """One optimizer step; the state counts it when it is done."""
+        self.tell_steps_done()
         with self.meter.waiting_for_data():
             work = self.batches.step(self.state.step)
         if work.num_target_tokens:
@@ -143,6 +147,11 @@ class Trainer:
             self.announce(Warned(self.state.step + 1, text))
         self.meter.tokens += sum(batch.input_ids.numel() for batch in work.micro_batches)
         self.state.step += 1
+
+    def tell_steps_done(self) -> None:
+        """Let what depends on the step be as it should."""
+        if self.before_step is not None:
+            self.before_step(self.state.step)
 
     def after_step(self) -> None:
         """Log, evaluate and save, where due; the last step, or the one that ends the run, has all three."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ftkit.recipe.rule import adapter, at_hand, backend, data, intervals, names, optimization, precision
+from ftkit.recipe.rule import adapter, at_hand, backend, data, intervals, names, optimization, precision, qat
 from ftkit.recipe.rule.base import Rule, Unbuilt, View, code_of
 from ftkit.recipe.section.base import Section
 from ftkit.recipe.source import Source
@@ -13,6 +13,7 @@ from ftkit.recipe.source import Source
 RULES: tuple[Rule, ...] = (
     *names.RULES,
     *precision.RULES,
+    *qat.RULES,
     *adapter.RULES,
     *data.RULES,
     *optimization.RULES,
