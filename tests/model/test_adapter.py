@@ -13,9 +13,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ftkit.errors import ModelError
-from ftkit.model.adapter import adapter_files, write_adapter_config
+from ftkit.model.adapter import write_adapter_config
 from ftkit.model.build import build_net
-from ftkit.model.naming import owner
+from ftkit.model.naming import adapter_files, owner
 from ftkit.model.plan import plan_model
 from ftkit.model.quantized import QuantizedLinear
 from ftkit.recipe.section.adapter import AdapterSection

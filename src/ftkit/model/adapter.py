@@ -7,31 +7,37 @@ ftkit injects with PEFT, names parameters as PEFT does and writes PEFT's files; 
 from __future__ import annotations
 
 import copy
-import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from peft import LoraConfig, inject_adapter_in_model
-from peft.tuners.tuners_utils import check_target_module_exists
 from peft.utils.other import ModulesToSaveWrapper
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from ftkit.errors import ModelError
+from ftkit.model.continued import read_adapter_config, refuse_contradiction
 from ftkit.model.lora import FusedLoraLinear
-from ftkit.model.naming import ADAPTER, is_adapter, peft_name
+from ftkit.model.naming import ADAPTER
 from ftkit.model.quantized import QuantizedLinear
+from ftkit.model.targets import adapted_modules, check_targets, linears_of_blocks, targets
+from ftkit.model.trained_rows import is_named, train_rows
 
 if TYPE_CHECKING:
     from ftkit.recipe.section.adapter import AdapterSection
 
-ALL_LINEAR = "all-linear"
 
-
-def lora_config(section: AdapterSection, net: PreTrainedModel, blocks: Iterable[str], *, base_model: str) -> LoraConfig:
+def lora_config(
+    section: AdapterSection,
+    net: PreTrainedModel,
+    blocks: Iterable[str],
+    *,
+    base_model: str,
+    new_rows: Sequence[int] = (),
+) -> LoraConfig:
     """Return PEFT's configuration for `section`, every target checked against `net`.
 
     Args:
@@ -39,6 +45,7 @@ def lora_config(section: AdapterSection, net: PreTrainedModel, blocks: Iterable[
         base_model: the recipe's name of the base, for adapter_config.json.
         net: the plain net, on meta.
         blocks: names of the decoder blocks; `all-linear` means the linears in these.
+        new_rows: of the vocabulary; trained by themselves in tables that are not trained otherwise.
 
     Raises:
         ModelError: a target or a module to save matches nothing, or the configuration to continue cannot be read.
@@ -65,92 +72,80 @@ def lora_config(section: AdapterSection, net: PreTrainedModel, blocks: Iterable[
         config.ensure_weight_tying = True  # a trained copy of the embedding is the head's too, as in the base model
     config.base_model_name_or_path = base_model
     check_targets(config, net)
+    if config.trainable_token_indices is None:  # an adapter to continue may have its own
+        config.trainable_token_indices = rows_to_train(section, config, net, new_rows) or None
     return config
 
 
-def linears_of_blocks(net: nn.Module, blocks: Iterable[str]) -> list[str]:
-    """Names of the linear modules inside `blocks`."""
-    return [
-        f"{block}.{name}"
-        for block in blocks
-        for name, module in net.get_submodule(block).named_modules()
-        if isinstance(module, nn.Linear | Conv1D)
-    ]
+def rows_to_train(
+    section: AdapterSection, config: LoraConfig, net: PreTrainedModel, new_rows: Sequence[int]
+) -> dict[str, list[int]]:
+    """Rows to train by themselves, by the name of their table as PEFT takes it; those of the recipe and the new ones.
+
+    A table that is trained as a whole or through LoRA needs none. A head with a bias gets none: PEFT's layer for it
+    leaves the bias out.
+    """
+    given = section.peft_trainable_token_indices
+    names = tables_by_name(net)
+    taken = {*adapted_modules(config, net), *(n for n in names if saved_whole(n, config))}
+    free = {name: table for name, table in names.items() if name not in taken and getattr(table, "bias", None) is None}
+    if getattr(net.config, "tie_word_embeddings", False):
+        free = dict(list(free.items())[:1]) if not taken else {}  # what the embedding trains is the head's too
+    rows = {short_name(net, name): list(new_rows) for name in free if new_rows}
+    if given:
+        embedding = next(iter(names))
+        wanted = given if isinstance(given, Mapping) else {short_name(net, embedding): given}
+        refuse_rows(wanted, list(free), net.config.vocab_size)
+        for key, more in wanted.items():
+            name = next(name for name in free if is_named(name, key))
+            rows.setdefault(short_name(net, name), []).extend(more)
+    return {name: sorted(set(found)) for name, found in rows.items()}
 
 
-def targets(section: AdapterSection, net: nn.Module, linears: list[str]) -> list[str] | str:
-    """What goes into PEFT's `target_modules`: a regular expression, or names as short as they can be."""
-    given = section.lora_target_modules
-    if isinstance(given, str) and given != ALL_LINEAR:
-        return given
-    names = set() if isinstance(given, str) or given is None else set(given) - {ALL_LINEAR}
-    if section.lora_target_linear or given == ALL_LINEAR or ALL_LINEAR in (given or ()):
-        names |= short_names(net, linears)
-    if not names:
+def tables_by_name(net: PreTrainedModel) -> dict[str, nn.Module]:
+    """The token embedding and the head, in this order, by name."""
+    ends = (net.get_input_embeddings(), net.get_output_embeddings())  # type: ignore[no-untyped-call]
+    names = {id(module): name for name, module in net.named_modules()}
+    return {names[id(table)]: table for table in ends if table is not None}
+
+
+def saved_whole(name: str, config: LoraConfig) -> bool:
+    """Whether module `name` is among the modules to save."""
+    return any(is_named(name, key) for key in config.modules_to_save or ())
+
+
+def short_name(net: nn.Module, name: str) -> str:
+    """The last part of a module's name, or all of it where another module ends alike."""
+    last = name.rpartition(".")[2]
+    return last if sum(other.endswith(last) for other, _ in net.named_modules()) == 1 else name
+
+
+def refuse_rows(wanted: Mapping[str, Sequence[int]], free: Sequence[str], vocab_size: int) -> None:
+    """Raise if `peft_trainable_token_indices` names what is no table, or a table that is trained otherwise."""
+    wrong = [key for key in wanted if not any(is_named(name, key) for name in free)]
+    wrong += [f"{key}: {row}" for key, rows in wanted.items() for row in rows if not 0 <= row < vocab_size]
+    if wrong:
         raise ModelError(
-            "the adapter has no targets",
-            where="lora_target_modules",
-            help="list modules, or set lora_target_linear: true",
+            f"these rows cannot be trained by themselves, got {', '.join(wrong)}",
+            where="peft_trainable_token_indices",
+            help=f"there are {vocab_size} rows of {' and '.join(free) or 'tables that are trained otherwise'}",
         )
-    return sorted(names)
-
-
-def short_names(net: nn.Module, linears: list[str]) -> set[str]:
-    """Last parts of `linears` where these match nothing else in the net, whole names otherwise."""
-    wanted = set(linears)
-    others = {
-        name.rpartition(".")[2]
-        for name, module in net.named_modules()
-        if name not in wanted and isinstance(module, nn.Linear | Conv1D)
-    }
-    return {name if name.rpartition(".")[2] in others else name.rpartition(".")[2] for name in linears}
-
-
-def check_targets(config: LoraConfig, net: nn.Module) -> None:
-    """Raise one error that names every target, and every module to save, that matches nothing."""
-    names = [name for name, _ in net.named_modules() if name]
-    wanted = [config.target_modules] if isinstance(config.target_modules, str) else sorted(config.target_modules or ())
-    missing = [target for target in wanted if not any(matches(target, name, config) for name in names)]
-    saved = [
-        name for name in config.modules_to_save or () if not any(n == name or n.endswith(f".{name}") for n in names)
-    ]
-    if not missing and not saved:
-        return
-    existing = sorted(
-        {
-            name.rpartition(".")[2]
-            for name, module in net.named_modules()
-            if isinstance(module, nn.Linear | nn.Embedding | Conv1D)
-        }
-    )
-    hints = [hint for name in (*missing, *saved) for hint in difflib.get_close_matches(name, existing, n=1)]
-    raise ModelError(
-        f"no module of {type(net).__name__} matches, got {', '.join((*missing, *saved))}",
-        where="lora_target_modules" if missing else "lora_modules_to_save",
-        help=f"{f'did you mean {hints[0]}? ' if hints else ''}there are: {', '.join(existing)}",
-    )
-
-
-def matches(target: str, name: str, config: LoraConfig) -> bool:
-    """Whether PEFT would adapt module `name` for this one target."""
-    alone = LoraConfig(target_modules=target if isinstance(config.target_modules, str) else [target])
-    alone.layers_to_transform, alone.layers_pattern = config.layers_to_transform, config.layers_pattern
-    return bool(check_target_module_exists(alone, name))
-
-
-def adapted_modules(config: LoraConfig, net: nn.Module) -> tuple[str, ...]:
-    """Names of the modules that PEFT will adapt."""
-    return tuple(name for name, _ in net.named_modules() if name and check_target_module_exists(config, name))
 
 
 def inject(net: PreTrainedModel, config: LoraConfig) -> None:
-    """Put the adapter's layers into `net`, on meta, and leave only them trainable."""
+    """Put the adapter's layers into `net`, on meta, and leave only them trainable.
+
+    PEFT is not shown the rows that are trained by themselves: they get a layer of ours.
+    """
+    rows, config.trainable_token_indices = config.trainable_token_indices, None
     config._register_custom_module({QuantizedLinear: FusedLoraLinear, nn.Linear: FusedLoraLinear})
     inject_adapter_in_model(config, net, adapter_name=ADAPTER, low_cpu_mem_usage=True)
     head: object = net.get_output_embeddings()  # type: ignore[no-untyped-call]
     for module in net.modules():
         if isinstance(module, ModulesToSaveWrapper):
             train_in_float32(module, is_head=module is head)
+    if rows:
+        train_rows(net, rows if isinstance(rows, Mapping) else {next(iter(tables_by_name(net))): rows})
 
 
 def train_in_float32(wrapper: ModulesToSaveWrapper, *, is_head: bool) -> None:
@@ -172,117 +167,6 @@ def train_in_float32(wrapper: ModulesToSaveWrapper, *, is_head: bool) -> None:
     copied.float()
     copied.register_forward_pre_hook(widen)
     copied.register_forward_hook(narrow)
-
-
-def read_adapter_config(folder: Path) -> LoraConfig:
-    """Read the configuration of the adapter to continue.
-
-    Raises:
-        ModelError: there is none, or it is not one of LoRA.
-    """
-    where = f"lora_model_dir: {folder}"
-    if not (folder / "adapter_config.json").is_file():
-        raise ModelError("no adapter_config.json there", where=where, help="give the folder of a PEFT adapter")
-    try:
-        config = LoraConfig.from_pretrained(str(folder))
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as problem:
-        raise ModelError(
-            f"adapter_config.json cannot be read ({type(problem).__name__}: {problem})",
-            where=where,
-            help="copy the adapter's folder again; it must be as PEFT wrote it",
-        ) from problem
-    wrong = wrong_types(config)
-    if wrong:
-        raise ModelError(
-            f"adapter_config.json is not that of a LoRA adapter, got {', '.join(wrong)}",
-            where=where,
-            help="give the folder of a LoRA adapter as PEFT wrote it",
-        )
-    config.inference_mode = False
-    return config
-
-
-def wrong_types(config: LoraConfig) -> list[str]:
-    """What of the settings that every LoRA adapter has is of no use, as `name value`."""
-    kind = getattr(config.peft_type, "value", config.peft_type)
-    if kind != "LORA":
-        return [f"peft_type {kind}"]
-    good = {
-        "r": isinstance(config.r, int) and config.r > 0,
-        "lora_alpha": isinstance(config.lora_alpha, int | float),
-        "target_modules": isinstance(config.target_modules, str | set),
-        "modules_to_save": isinstance(config.modules_to_save, list | None),
-        "use_dora": isinstance(config.use_dora, bool),
-        "use_rslora": isinstance(config.use_rslora, bool),
-    }
-    return [f"{name} {getattr(config, name)!r}" for name, is_good in good.items() if not is_good]
-
-
-def refuse_contradiction(
-    section: AdapterSection, config: LoraConfig, net: PreTrainedModel, blocks: Iterable[str]
-) -> None:
-    """Raise if the recipe says otherwise than the adapter it continues; it may repeat its settings, or be silent."""
-    saved = sorted(config.modules_to_save or ())
-    pairs: dict[str, tuple[object, object]] = {
-        "lora_r": (section.lora_r, config.r),
-        "lora_alpha": (section.lora_alpha, config.lora_alpha),
-        "lora_modules_to_save": (sorted(section.lora_modules_to_save or ()), saved),
-        "peft_use_dora": (bool(section.peft_use_dora), bool(config.use_dora)),
-        "peft_use_rslora": (bool(section.peft_use_rslora), bool(config.use_rslora)),
-    }
-    given = {key for key in section.model_fields_set if getattr(section, key) is not None}
-    wrong = [
-        f"{key} {shown(mine)} (the adapter has {shown(theirs)})"
-        for key, (mine, theirs) in pairs.items()
-        if key in given and mine != theirs
-    ]
-    wrong += contradicting_targets(section, config, net, linears_of_blocks(net, blocks))
-    if wrong:
-        raise ModelError(
-            f"the recipe contradicts the adapter it continues, got {', '.join(wrong)}",
-            where=f"lora_model_dir: {section.lora_model_dir}",
-            help="take the keys out of the recipe, or start a new adapter",
-        )
-
-
-def contradicting_targets(
-    section: AdapterSection, config: LoraConfig, net: PreTrainedModel, linears: list[str]
-) -> list[str]:
-    """The recipe's target keys, if they adapt other modules than the adapter does; names may differ, modules not."""
-    theirs = set(adapted_modules(config, net))
-    names = sorted({name.rpartition(".")[2] for name in theirs})
-    if section.lora_target_linear or section.lora_target_modules:
-        wanted = LoraConfig(target_modules=targets(section, net, linears))
-        if set(adapted_modules(wanted, net)) == theirs:
-            return []
-    elif "lora_target_linear" not in section.model_fields_set or theirs != set(linears):
-        return []
-    keys = [key for key in ("lora_target_linear", "lora_target_modules") if key in section.model_fields_set]
-    mine = " and ".join(f"{key} {shown(getattr(section, key))}" for key in keys if getattr(section, key) is not None)
-    return [f"{mine} (the adapter is on {len(theirs)} modules: {', '.join(names)})"]
-
-
-def shown(value: object) -> str:
-    """A setting as a recipe would write it."""
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(str, value))}]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def adapter_files(net: nn.Module) -> dict[str, str]:
-    """Return what adapter_model.safetensors holds: PEFT's name -> the net's name of the parameter.
-
-    A trained copy that two modules share (tied embedding and head) is one parameter and goes into the file under both
-    names, as PEFT expects.
-    """
-    first: dict[int, str] = {}
-    files = {}
-    for name, parameter in net.named_parameters(remove_duplicate=False):
-        if is_adapter(name):
-            files[peft_name(name)] = first.setdefault(id(parameter), name)
-    return files
 
 
 def write_adapter_config(config: LoraConfig, folder: Path) -> None:

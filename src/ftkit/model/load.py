@@ -14,8 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +22,13 @@ from transformers import PreTrainedModel
 
 from ftkit.errors import ModelError
 from ftkit.model.checkpoint_files import Weights, open_weights
+from ftkit.model.continued import read_adapter
 from ftkit.model.dora import magnitudes
-from ftkit.model.naming import PEFT_PREFIX, is_adapter, owner, peft_name
+from ftkit.model.naming import PEFT_PREFIX, adapter_files, is_adapter, owner, peft_name
 from ftkit.model.origins import find_origins
 from ftkit.model.plan import ModelPlan, ParameterPlan
 from ftkit.model.quantized import QuantizedLinear
+from ftkit.model.trained_rows import DELTA, TrainedRows
 
 Fill = Callable[[nn.Module], None]
 PlaceBlock = Callable[[nn.Module, Fill], None]
@@ -87,6 +88,8 @@ class Loader:
     def fill_root(self, net: nn.Module) -> None:
         """Fill what no block holds, and tie what the plan ties."""
         self.fill_parameters(self.plan.root)
+        self.fill_new_rows()
+        self.fill_tables_of_adapter()
         for name, source in self.tied.items():
             self.check_tied(name, source)
             (module, attribute), (source_module, source_attribute) = owner(self.net, name), owner(self.net, source)
@@ -122,6 +125,27 @@ class Loader:
             value = nn.Parameter(value, requires_grad=old.requires_grad)
         setattr(module, attribute, value)
 
+    def fill_new_rows(self) -> None:
+        """Give the rows of new tokens their first values: the mean of what describes them, else of all known tokens."""
+        for parameter in self.plan.root:
+            if parameter.first_rows:
+                module, attribute = owner(self.net, parameter.name)
+                table: Tensor = getattr(module, attribute).data
+                known = table[: min(self.plan.known_tokens or table.shape[0], parameter.stored_shape[0])]
+                mean = known.float().mean(0).to(table.dtype)
+                for row in parameter.first_rows:
+                    words = list(self.plan.descriptions.get(row, ()))
+                    table[row] = table[words].float().mean(0).to(table.dtype) if words else mean
+
+    def fill_tables_of_adapter(self) -> None:
+        """Take the frozen tables that the adapter to continue brings: they hold the rows of its new tokens."""
+        own = adapter_files(self.net)  # a table that is trained whole has the same name there
+        for parameter in self.plan.root:
+            value = (self.adapter or {}).get(PEFT_PREFIX + parameter.name)
+            if value is not None and PEFT_PREFIX + parameter.name not in own:
+                module, attribute = owner(self.net, parameter.name)
+                getattr(module, attribute).data.copy_(value)
+
     def fill_adapters(self, module: nn.Module, prefix: str, *, skip: tuple[str, ...] = ()) -> None:
         """Give the adapter parameters under `module`, whose name in the net is `prefix`, their first values."""
         fresh: dict[int, nn.Parameter] = {}  # by the empty one's identity: what two modules shared they share again
@@ -135,8 +159,15 @@ class Loader:
 
     def adapter_value(self, name: str, parameter: nn.Parameter) -> Tensor:
         """The first value of one adapter parameter: of the adapter to continue, a copy of the base's, or drawn."""
-        if self.adapter is not None:
-            return self.adapter[peft_name(name)].to(parameter.dtype)
+        value: Tensor
+        if self.adapter is not None and peft_name(name) in self.adapter:
+            value = self.adapter[peft_name(name)].to(parameter.dtype, copy=True)
+            return value
+        if name.endswith(f".{DELTA}"):
+            wrapper = self.net.get_submodule(name.removesuffix(f".{DELTA}"))
+            assert isinstance(wrapper, TrainedRows)
+            value = wrapper.base_layer.get_parameter("weight").detach()[wrapper.rows].to(parameter.dtype)
+            return value
         if ".modules_to_save." in name:
             module, attribute = owner(self.net, peft_name(name).removeprefix(PEFT_PREFIX))
             base: Tensor = getattr(module, attribute)
@@ -184,31 +215,3 @@ def initial_value(name: str, shape: tuple[int, ...], *, seed: int) -> Tensor:
         return torch.empty(shape).normal_(generator=generator)
     bound = 1 / math.sqrt(shape[1])  # kaiming_uniform_ with a = sqrt(5)
     return torch.empty(shape).uniform_(-bound, bound, generator=generator)
-
-
-def read_adapter(plan: ModelPlan, net: PreTrainedModel) -> Mapping[str, Tensor] | None:
-    """Read the adapter to continue, by PEFT's names; None when a new one starts."""
-    if plan.adapter_folder is None:
-        return None
-    file = Path(plan.adapter_folder) / "adapter_model.safetensors"
-    if not file.is_file():
-        raise ModelError(
-            f"no {file.name} there", where=f"lora_model_dir: {file.parent}", help="give the folder of a PEFT adapter"
-        )
-    stored = Weights([file])
-    values = {name: stored.read(name) for name in stored.names()}
-    wanted = {
-        peft_name(name): tuple(p.shape) for name, p in net.named_parameters(remove_duplicate=False) if is_adapter(name)
-    }
-    report = [f"missing: {name}" for name in wanted.keys() - values.keys()]
-    report += [f"unexpected: {name}" for name in values.keys() - wanted.keys()]
-    report += [
-        f"misshapen: {n}, got {tuple(values[n].shape)}, expected {s}"
-        for n, s in wanted.items()
-        if n in values and tuple(values[n].shape) != s
-    ]
-    if report:
-        raise ModelError(
-            "the adapter does not fit the net\n  " + "\n  ".join(sorted(report)), where=f"lora_model_dir: {file.parent}"
-        )
-    return values

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,9 +17,11 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from ftkit.errors import ModelError
-from ftkit.model.adapter import adapted_modules, lora_config
+from ftkit.model.adapter import lora_config, saved_whole
 from ftkit.model.config import read_config
 from ftkit.model.plain import find_blocks, plain_net
+from ftkit.model.targets import adapted_modules
+from ftkit.model.trained_rows import is_named
 
 if TYPE_CHECKING:
     from ftkit.recipe.section.adapter import AdapterSection
@@ -36,6 +38,7 @@ class ParameterPlan:
         quantized: it is stored by the plan's quantizer instead of in floats.
         adapted: its module gets LoRA.
         stored_rows: length of the first axis in the checkpoint, where the vocabulary grows.
+        first_rows: rows of the vocabulary that start anew: those that are made, and spare ones that a new token takes.
     """
 
     name: str
@@ -43,6 +46,7 @@ class ParameterPlan:
     quantized: bool = False
     adapted: bool = False
     stored_rows: int | None = None
+    first_rows: tuple[int, ...] = ()
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -79,6 +83,21 @@ class Quantizer:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenPlan:
+    """What a recipe adds to the tokenizer.
+
+    Args:
+        known: length of the tokenizer before; None when nothing is known of it.
+        added: new id -> the known ids that describe it; none for no description.
+        renamed: ids whose text the recipe replaces.
+    """
+
+    known: int | None = None
+    added: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    renamed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelPlan:
     """The model of a run, before its weights.
 
@@ -90,6 +109,8 @@ class ModelPlan:
         tied: parameter name -> the one it is the same tensor as.
         adapter: PEFT's configuration; None for full fine-tuning.
         qat: how linears round in the forward pass (`model/qat.py`); None for not at all.
+        known_tokens: rows of the vocabulary that had a token before the recipe added some; None for all.
+        descriptions: new token -> the known tokens that describe it; its first value is their mean.
     """
 
     base_model: str
@@ -106,6 +127,8 @@ class ModelPlan:
     adapted: tuple[str, ...] = ()
     adapter_folder: str | None = None
     qat: QatSection | None = None
+    known_tokens: int | None = None
+    descriptions: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def parameters(self) -> Iterator[ParameterPlan]:
         """Every parameter, blocks first."""
@@ -131,6 +154,7 @@ def plan_model(
     *,
     tokenizer_length: int | None = None,
     vocabulary_multiple: int = 1,
+    tokens: TokenPlan = TokenPlan(),
 ) -> ModelPlan:
     """Plan the recipe's model.
 
@@ -140,6 +164,7 @@ def plan_model(
         adapter: LoRA's settings; `adapter.adapter` None means full fine-tuning.
         tokenizer_length: the vocabulary grows to it when it is longer than the embedding, and never shrinks.
         vocabulary_multiple: a grown vocabulary is rounded up to a multiple of this (resize_token_embeddings_to_32x).
+        tokens: what the recipe adds to the tokenizer.
 
     Raises:
         ModelError: see `read_config` and `lora_config`.
@@ -151,14 +176,18 @@ def plan_model(
         config.vocab_size = math.ceil(tokenizer_length / vocabulary_multiple) * vocabulary_multiple
     net = plain_net(config, dtype=torch.float32, trust_remote_code=model.trust_remote_code)
     blocks = find_blocks(net)
-    lora = lora_config(adapter, net, blocks, base_model=model.base_model) if adapter.adapter else None
+    made = range(stored_vocabulary, config.vocab_size)
+    rows = sorted({*tokens.added, *tokens.renamed, *made})
+    lora = None
+    if adapter.adapter:
+        lora = lora_config(adapter, net, blocks, base_model=model.base_model, new_rows=rows)
     adapted = adapted_modules(lora, net) if lora else ()
     described = {p.name: p for p in describe(net, blocks, adapted, quantized=quantizer is not None)}
-    if config.vocab_size != stored_vocabulary:
-        described |= {
-            name: replace(described[name], stored_rows=stored_vocabulary)
-            for name in vocabulary_tables(net) & described.keys()
-        }
+    for name in vocabulary_tables(net) & described.keys():
+        first = {*made, *(tokens.added if is_trained(name.rpartition(".")[0], lora) else ())}
+        described[name] = replace(
+            described[name], stored_rows=stored_vocabulary if made else None, first_rows=tuple(sorted(first))
+        )
     block_plans = tuple(block_plan(name, block, described) for name, block in blocks.items())
     in_blocks = {p.name for block in block_plans for p in block.parameters}
     return ModelPlan(
@@ -176,7 +205,17 @@ def plan_model(
         adapted=adapted,
         adapter_folder=adapter.lora_model_dir if lora else None,
         qat=quantization.qat,
+        known_tokens=tokens.known,
+        descriptions=tokens.added,
     )
+
+
+def is_trained(table: str, lora: LoraConfig | None) -> bool:
+    """Whether the result of a run holds rows of `table`: a spare row may start anew only if it does."""
+    if lora is None or saved_whole(table, lora):
+        return True
+    rows = lora.trainable_token_indices or ()
+    return isinstance(rows, list) or any(is_named(table, key) for key in rows)
 
 
 def choose_quantizer(quantization: QuantizationSection, adapter: AdapterSection) -> Quantizer | None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ftkit.errors import CheckpointError
-from ftkit.model.adapter import adapter_files, write_adapter_config
-from ftkit.model.naming import PEFT_PREFIX, is_adapter, plain_name
+from ftkit.model.adapter import write_adapter_config
+from ftkit.model.naming import PEFT_PREFIX, adapter_files, is_adapter, plain_name
 from ftkit.parallel.backend import Backend
 from ftkit.save.stream import TensorShape, write_stream
 from ftkit.save.whole_model import take_part, write_model

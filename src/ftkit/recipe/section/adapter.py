@@ -3,6 +3,7 @@
 from typing import Literal
 
 from ftkit.recipe.section.base import Field, Section
+from ftkit.recipe.section.frozen import FrozenMap
 
 
 class AdapterSection(Section):
@@ -30,5 +31,10 @@ class AdapterSection(Section):
         default=None, description="Blocks to adapt; all when absent."
     )
     peft_layers_pattern: tuple[str, ...] | str | None = Field(default=None, description="Name of the list of blocks.")
+    peft_trainable_token_indices: FrozenMap | tuple[int, ...] | None = Field(
+        default=None,
+        description="Rows of the embedding to train by themselves, or name of a table -> its rows; those of new tokens"
+        " are trained anyway.",
+    )
     loraplus_lr_ratio: float | None = Field(default=None, description="LoRA+: rate of B over rate of A.")
     loraplus_lr_embedding: float | None = Field(default=None, description="LoRA+: rate of adapted embeddings.")
