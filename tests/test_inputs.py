@@ -72,5 +72,10 @@ def test_broken_prepared_data_is_told_in_a_note(recipe_file: Path) -> None:
 
 
 def test_tokens_that_the_recipe_adds_are_counted(recipe_file: Path) -> None:
-    assert inputs(recipe_file).num_new_tokens == 0
-    assert inputs(recipe_file, "tokens=[<zork>, a]", "special_tokens.eos_token=<end>").num_new_tokens == 2
+    assert inputs(recipe_file).tokens.added == {}
+    overrides = ("tokens=[<zork>, a]", "special_tokens.eos_token=<end>", "token_descriptions={<end>: the end}")
+    read = inputs(recipe_file, *overrides)
+    assert [read.tokenizer.convert_ids_to_tokens(number) for number in read.tokens.added] == ["<end>", "<zork>"]
+    words = read.tokenizer("the end", add_special_tokens=False)["input_ids"]
+    assert list(read.tokens.added.values()) == [tuple(words), ()]
+    assert read.tokens.known == len(read.tokenizer) - 2

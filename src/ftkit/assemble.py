@@ -17,7 +17,7 @@ from ftkit.model.build import build_net
 from ftkit.model.checkpoint_files import fingerprint
 from ftkit.model.checkpointing import checkpoint_blocks
 from ftkit.model.load import load_net
-from ftkit.model.plan import ModelPlan
+from ftkit.model.plan import ModelPlan, frozen_tables
 from ftkit.model.qat import rounding_by_step
 from ftkit.objective.eaft import EntropyWeights
 from ftkit.objective.generate import ends_of_answer
@@ -164,6 +164,6 @@ def peak_of(world: World, numbers: Precision) -> float | None:
 def export_to(folder: Path, inputs: Inputs, loaded: Loaded, backend: Backend) -> None:
     """Write the adapter or the model, as it is now, with its tokenizer."""
     plan = loaded.plan
-    grown = [parameter.name for parameter in plan.parameters() if parameter.stored_rows is not None]
+    grown = frozen_tables(plan)
     ends = ends_of_answer(loaded.net, inputs.tokenizer)
     export(backend, loaded.net, folder, tokenizer=inputs.tokenizer, adapter=plan.adapter, grown=grown, ends=ends)

@@ -17,7 +17,7 @@ from ftkit.data.order import StepPlan
 from ftkit.data.packing import pack, pack_singly
 from ftkit.data.prepare import Prepared, prepare
 from ftkit.data.store import ExampleStore
-from ftkit.data.tokens import add_tokens, read_tokenizer
+from ftkit.data.tokens import AddedTokens, add_tokens, read_tokenizer
 from ftkit.recipe import Recipe
 
 
@@ -26,7 +26,7 @@ class Inputs:
     """What the data side gives a run.
 
     Args:
-        num_new_tokens: ids that the recipe added to the tokenizer.
+        tokens: what the recipe added to the tokenizer.
         notes: what was done otherwise than the recipe says, and why it makes no difference.
     """
 
@@ -34,8 +34,8 @@ class Inputs:
     prepared: Prepared
     steps: StepPlan
     evaluation_packs: Sequence[Sequence[int]]
+    tokens: AddedTokens
     notes: tuple[str, ...] = ()
-    num_new_tokens: int = 0
 
 
 def load_inputs(
@@ -54,7 +54,7 @@ def load_inputs(
     data, training = recipe.data, recipe.training
     revision, trusted = recipe.model.revision_of_model, recipe.model.trust_remote_code
     tokenizer = read_tokenizer(recipe.tokens, source, revision=revision, trust_remote_code=trusted)
-    num_new_tokens = add_tokens(tokenizer, recipe.tokens)
+    added = add_tokens(tokenizer, recipe.tokens)
     prepared = prepare(
         data,
         tokenizer,
@@ -81,7 +81,7 @@ def load_inputs(
     evaluation, notes = evaluation_packs(recipe, prepared.evaluation, world_size)
     parts = (prepared.report.train, prepared.report.evaluation)
     notes += tuple(f"prepared data: {part.cache}" for part in parts if part and BROKEN in part.cache)
-    return Inputs(tokenizer, prepared, steps, evaluation, notes, num_new_tokens)
+    return Inputs(tokenizer, prepared, steps, evaluation, added, notes)
 
 
 def evaluation_packs(

@@ -30,7 +30,7 @@ from ftkit.inputs import Inputs, load_inputs
 from ftkit.model.config import read_config
 from ftkit.model.embedded import resolve_base_model
 from ftkit.model.hub_token import require_token
-from ftkit.model.plan import ModelPlan, plan_model
+from ftkit.model.plan import ModelPlan, TokenPlan, plan_model
 from ftkit.objective.generate import answer
 from ftkit.parallel.backend import World
 from ftkit.parallel.launch import set_threads, world_from_environment
@@ -112,7 +112,7 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
     for finding in effective.findings:
         if finding.severity == "warning":
             console.say(f"warning: {finding}")
-    for text in (*warnings_of(inputs.prepared.report), *untrained_rows(plan, inputs.num_new_tokens)):
+    for text in (*warnings_of(inputs.prepared.report), *untrained_rows(plan)):
         console.say(f"warning: {text}")
     for text in inputs.notes:
         console.say(f"note: {text}")
@@ -178,6 +178,7 @@ def plan_of(recipe: Recipe, inputs: Inputs) -> ModelPlan:
         recipe.adapter,
         tokenizer_length=len(inputs.tokenizer),
         vocabulary_multiple=multiple,
+        tokens=TokenPlan(inputs.tokens.known, inputs.tokens.added, inputs.tokens.renamed),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ftkit.data.mask_report import of_documents
-from ftkit.model.plan import ModelPlan
+from ftkit.model.plan import ModelPlan, is_trained
 from ftkit.parallel.backend import World
 from ftkit.recipe import Recipe
 from ftkit.report.run_file import RunRecord
@@ -79,28 +79,26 @@ def warnings_of(report: PrepareReport) -> list[str]:
     return found
 
 
-def untrained_rows(plan: ModelPlan, num_new_tokens: int = 0) -> tuple[str, ...]:
-    """A warning where new tokens get rows that the adapter does not train.
-
-    Args:
-        num_new_tokens: ids that the recipe added; they take the spare rows that many models have, before any are made.
-    """
-    grown = [p for p in plan.parameters() if p.stored_rows is not None]
-    tables = grown or [p for p in plan.root if len(p.shape) > 1 and p.shape[0] == plan.config.vocab_size]
-    if plan.adapter is None or not (grown or num_new_tokens):
+def untrained_rows(plan: ModelPlan) -> tuple[str, ...]:
+    """A warning where new tokens get rows that the adapter does not train."""
+    made = max((p.shape[0] - p.stored_rows for p in plan.root if p.stored_rows is not None), default=0)
+    if plan.adapter is None or not (made or plan.descriptions):
         return ()
-    trained = {*(plan.adapter.modules_to_save or ()), *(name.rpartition(".")[2] for name in plan.adapted)}
-    modules = {p.name.removesuffix(".weight").rpartition(".")[2]: p for p in tables}
-    left = [name for name in modules if name not in trained]
-    if not left:
-        return ()
-    table = modules[left[0]]
-    rows = (
-        f"{table.shape[0] - (table.stored_rows or 0)} new rows of the vocabulary stay at their start values"
-        if grown
-        else f"{num_new_tokens} new tokens take spare rows of the vocabulary, which stay as they are"
-    )
-    return (f"{rows}: set lora_modules_to_save: [{', '.join(modules)}] to train them",)
+    tables = [p.name for p in plan.root if len(p.shape) > 1 and p.shape[0] == plan.config.vocab_size]
+    ends = [name.removesuffix(".weight") for name in tables]
+    listed = {row for rows in (plan.adapter.trainable_token_indices or {}).values() for row in rows}
+    left = [name for name in ends if name not in plan.adapted and not is_trained(name, plan.adapter)]
+    if left:
+        modules = ", ".join(name.rpartition(".")[2] for name in ends)
+        rows = f"{made} new rows" if made else f"the rows of {len(plan.descriptions)} new tokens"
+        return (
+            f"{rows} of {' and '.join(left)} stay at their start values: "
+            f"set lora_modules_to_save: [{modules}] to train them",
+        )
+    missed = sorted(plan.descriptions.keys() - listed) if listed else []
+    if missed:
+        return (f"the adapter that goes on has no rows for the new tokens {missed}: they stay at their start values",)
+    return ()
 
 
 def end_facts(recipe: Recipe, result: RunResult, *, resumed: bool) -> dict[str, str]:

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from ftkit.model.build import build_net
 from ftkit.model.load import load_net
-from ftkit.model.plan import ModelPlan, plan_model
+from ftkit.model.plan import ModelPlan, TokenPlan, plan_model
 from ftkit.recipe.section.adapter import AdapterSection
 from ftkit.recipe.section.model import ModelSection
 from ftkit.recipe.section.quantization import QuantizationSection
@@ -90,7 +90,9 @@ def reference(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedMod
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
 
 
-def plan_of(folder: Path | str, *, tokenizer_length: int | None = None, **keys: Any) -> ModelPlan:
+def plan_of(
+    folder: Path | str, *, tokenizer_length: int | None = None, tokens: TokenPlan | None = None, **keys: Any
+) -> ModelPlan:
     """The plan of a recipe with these keys."""
     keys = {"base_model": str(folder), **keys}
     if keys.get("adapter"):
@@ -100,7 +102,7 @@ def plan_of(folder: Path | str, *, tokenizer_length: int | None = None, **keys: 
     model, quantization, adapter = (
         s(**{k: v for k, v in keys.items() if k in n}) for s, n in zip(sections, names, strict=True)
     )
-    return plan_model(model, quantization, adapter, tokenizer_length=tokenizer_length)
+    return plan_model(model, quantization, adapter, tokenizer_length=tokenizer_length, tokens=tokens or TokenPlan())
 
 
 def fill(net: PreTrainedModel, plan: ModelPlan, dtype: torch.dtype = torch.float32) -> PreTrainedModel:

@@ -19,7 +19,7 @@ from ftkit.data.store import ExampleStore, StoreWriter
 from ftkit.data.values import Where
 from ftkit.model.build import build_net
 from ftkit.model.load import load_net
-from ftkit.model.plan import plan_model
+from ftkit.model.plan import TokenPlan, plan_model
 from ftkit.objective.sft import run
 from ftkit.parallel.backend import World
 from ftkit.parallel.single import SingleBackend
@@ -53,30 +53,47 @@ def test_tok_10_the_vocabulary_grows_only_when_needed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "modules"), [("llama", "embed_tokens, lm_head"), ("gpt2", "wte"), ("llama-tied", "embed_tokens")]
+    ("name", "ends"),
+    [
+        ("llama", ["embed_tokens", "lm_head"]),
+        ("gpt2", ["wte"]),
+        ("llama-tied", ["embed_tokens"]),
+        ("gpt-neox", ["embed_in", "lm_head"]),
+    ],
 )
-def test_tok_11_new_rows_that_are_not_trained_are_said_by_name(saved: Saved, name: str, modules: str) -> None:
-    """That new rows are in the adapter's file: tests/save/test_export.py."""
+def test_tok_11_new_rows_are_trained_by_themselves(saved: Saved, name: str, ends: list[str]) -> None:
+    """That they change, alone, and are in the adapter's file: tests/model/test_trained_rows.py."""
     folder, targets = saved(name), {"lora_target_linear": True}
-    assert untrained_rows(plan_of(folder, tokenizer_length=50, adapter="lora", **targets)) == ()
-    assert untrained_rows(plan_of(folder, tokenizer_length=100)) == ()  # everything is trained
-    (text,) = untrained_rows(plan_of(folder, tokenizer_length=100, adapter="lora", **targets))
-    assert text == (
-        f"3 new rows of the vocabulary stay at their start values: set lora_modules_to_save: [{modules}] to train them"
-    )
-    trained = {"adapter": "lora", "lora_modules_to_save": tuple(modules.split(", ")), **targets}
-    assert untrained_rows(plan_of(folder, tokenizer_length=100, **trained)) == ()
+    plan = plan_of(folder, tokenizer_length=100, adapter="lora", **targets)
+    assert plan.adapter is not None
+    assert plan.adapter.trainable_token_indices == {end: [97, 98, 99] for end in ends}
+    assert untrained_rows(plan) == ()
+    whole = plan_of(folder, tokenizer_length=100, adapter="lora", lora_modules_to_save=tuple(ends), **targets)
+    assert whole.adapter is not None
+    assert whole.adapter.trainable_token_indices is None
+    assert untrained_rows(whole) == ()
 
 
-def test_tok_11_new_tokens_in_spare_rows_are_said_too(saved: Saved) -> None:
-    folder, targets = saved("llama"), {"adapter": "lora", "lora_target_linear": True}
-    assert untrained_rows(plan_of(folder, tokenizer_length=50), 2) == ()  # everything is trained
-    assert untrained_rows(plan_of(folder, tokenizer_length=50, **targets), 2) == (
-        "2 new tokens take spare rows of the vocabulary, which stay as they are: "
-        "set lora_modules_to_save: [embed_tokens, lm_head] to train them",
+def test_tok_11_a_token_that_is_there_needs_nothing(saved: Saved) -> None:
+    plan = plan_of(saved("llama"), tokenizer_length=50, adapter="lora", lora_target_linear=True)
+    assert plan.adapter is not None
+    assert plan.adapter.trainable_token_indices is None
+    assert untrained_rows(plan) == ()
+    assert untrained_rows(plan_of(saved("llama"), tokenizer_length=100)) == ()  # everything is trained
+
+
+def test_tok_11_new_rows_that_are_not_trained_are_said_by_name(saved: Saved) -> None:
+    """An adapter on one end of a tie: rows of the other would change both."""
+    keys = {"adapter": "lora", "lora_target_modules": ("q_proj", "lm_head")}
+    assert untrained_rows(plan_of(saved("llama-tied"), tokenizer_length=100, **keys)) == (
+        "3 new rows of model.embed_tokens stay at their start values: "
+        "set lora_modules_to_save: [embed_tokens] to train them",
     )
-    both = {**targets, "lora_modules_to_save": ("embed_tokens", "lm_head")}
-    assert untrained_rows(plan_of(folder, tokenizer_length=50, **both), 2) == ()
+    spare = plan_of(saved("llama-tied"), tokens=TokenPlan(50, {50: (), 51: ()}), **keys)
+    assert untrained_rows(spare) == (
+        "the rows of 2 new tokens of model.embed_tokens stay at their start values: "
+        "set lora_modules_to_save: [embed_tokens] to train them",
+    )
 
 
 def sgd(groups: Any) -> torch.optim.Optimizer:

@@ -5,7 +5,8 @@ All of it happens before any row is read, so that every configured token is one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +42,49 @@ def read_tokenizer(tokens: TokenSection, base_model: str, *, revision: str | Non
     return _load(source, tokens.tokenizer_type, revision=revision, trust_remote_code=trust_remote_code)
 
 
-def add_tokens(tokenizer: Any, tokens: TokenSection) -> int:
-    """Add the recipe's special and other tokens and a pad token; return how many of them are new ids.
+@dataclass(frozen=True, slots=True)
+class AddedTokens:
+    """What a recipe adds to a tokenizer.
+
+    Args:
+        known: ids before.
+        added: new id -> the known ids of its description; none without one.
+        renamed: ids that were there and have another text now.
+    """
+
+    known: int
+    added: Mapping[int, tuple[int, ...]]
+    renamed: tuple[int, ...] = ()
+
+
+def add_tokens(tokenizer: Any, tokens: TokenSection) -> AddedTokens:
+    """Add the recipe's special and other tokens and a pad token; return which of them are new ids.
 
     Raises:
-        DataError: no token can serve as padding.
+        DataError: no token can serve as padding, or a description is of a token that is not new.
     """
-    before = len(tokenizer)
+    known, before = len(tokenizer), tokenizer.get_vocab()
+    described = {text: tokenizer(words, add_special_tokens=False)["input_ids"] for text, words in descriptions(tokens)}
     _add_special(tokenizer, tokens.special_tokens)
     _add_plain(tokenizer, tokens.tokens)
     if tokens.special_tokens.pad_token is None:
         choose_pad(tokenizer)
-    return len(tokenizer) - before
+    added = {number: token for token, number in tokenizer.get_vocab().items() if token not in before}
+    wrong = [text for text, words in described.items() if text not in added.values() or not words]
+    if wrong:
+        raise DataError(
+            f"only new tokens are described, each in words, got {', '.join(wrong)}",
+            where="token_descriptions",
+            help=f"new are: {', '.join(added.values()) or 'none'}",
+        )
+    first = {number: tuple(described.get(token, ())) for number, token in sorted(added.items())}
+    return AddedTokens(known, first, tuple(sorted(map(int, tokens.added_tokens_overrides))))
+
+
+def descriptions(tokens: TokenSection) -> Iterator[tuple[str, str]]:
+    """The recipe's descriptions of new tokens."""
+    for text, words in tokens.token_descriptions.items():
+        yield text, str(words)
 
 
 def choose_pad(tokenizer: Any) -> None:

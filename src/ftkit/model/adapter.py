@@ -72,8 +72,12 @@ def lora_config(
         config.ensure_weight_tying = True  # a trained copy of the embedding is the head's too, as in the base model
     config.base_model_name_or_path = base_model
     check_targets(config, net)
-    if config.trainable_token_indices is None:  # an adapter to continue may have its own
-        config.trainable_token_indices = rows_to_train(section, config, net, new_rows) or None
+    rows = config.trainable_token_indices  # an adapter to continue may have its own
+    if rows is None:
+        rows = rows_to_train(section, config, net, new_rows) or None
+    if isinstance(rows, list):  # PEFT means the embedding
+        rows = {short_name(net, next(iter(tables_by_name(net)))): rows}
+    config.trainable_token_indices = rows
     return config
 
 
@@ -87,7 +91,8 @@ def rows_to_train(
     """
     given = section.peft_trainable_token_indices
     names = tables_by_name(net)
-    taken = {*adapted_modules(config, net), *(n for n in names if saved_whole(n, config))}
+    adapted = adapted_modules(config, net)
+    taken = {name for name in names if name in adapted or saved_whole(name, config)}
     free = {name: table for name, table in names.items() if name not in taken and getattr(table, "bias", None) is None}
     if getattr(net.config, "tie_word_embeddings", False):
         free = dict(list(free.items())[:1]) if not taken else {}  # what the embedding trains is the head's too
@@ -145,7 +150,7 @@ def inject(net: PreTrainedModel, config: LoraConfig) -> None:
         if isinstance(module, ModulesToSaveWrapper):
             train_in_float32(module, is_head=module is head)
     if rows:
-        train_rows(net, rows if isinstance(rows, Mapping) else {next(iter(tables_by_name(net))): rows})
+        train_rows(net, rows)
 
 
 def train_in_float32(wrapper: ModulesToSaveWrapper, *, is_head: bool) -> None:

@@ -214,8 +214,16 @@ def is_trained(table: str, lora: LoraConfig | None) -> bool:
     """Whether the result of a run holds rows of `table`: a spare row may start anew only if it does."""
     if lora is None or saved_whole(table, lora):
         return True
-    rows = lora.trainable_token_indices or ()
-    return isinstance(rows, list) or any(is_named(table, key) for key in rows)
+    return any(is_named(table, key) for key in lora.trainable_token_indices or ())
+
+
+def frozen_tables(plan: ModelPlan) -> list[str]:
+    """Tables with rows for new tokens that no part of the adapter holds: they have to go into its file whole."""
+    return [
+        p.name
+        for p in plan.root
+        if p.stored_rows is not None and not is_trained(p.name.rpartition(".")[0], plan.adapter)
+    ]
 
 
 def choose_quantizer(quantization: QuantizationSection, adapter: AdapterSection) -> Quantizer | None:

@@ -35,6 +35,10 @@ class TokenSection(Section):
     tokenizer_legacy: bool | None = Field(
         default=None, description="Read a sentencepiece tokenizer the way old versions did."
     )
+    token_descriptions: FrozenMap = Field(
+        default_factory=FrozenMap,
+        description="New token -> words that describe it; its row starts as the mean of theirs instead of all rows'.",
+    )
     added_tokens_overrides: FrozenMap = Field(
         default_factory=FrozenMap, description="Token id -> new text, for reserved tokens."
     )
