@@ -98,8 +98,16 @@ def unquantized_experts(recipe: Recipe, plan: ModelPlan) -> tuple[Substitution, 
     return (substitution,)
 
 
-def build_trainer(recipe: Recipe, inputs: Inputs, loaded: Loaded, backend: Backend, numbers: Precision) -> Trainer:
-    """Put the loop together."""
+def build_trainer(
+    recipe: Recipe,
+    inputs: Inputs,
+    loaded: Loaded,
+    backend: Backend,
+    numbers: Precision,
+    *,
+    say: Callable[[str], None] = lambda note: None,
+) -> Trainer:
+    """Put the loop together; `say` hears what a resumed run cannot take up exactly."""
     world, output = backend.world, Path(recipe.saving.output_dir)
     data, training = recipe.data, recipe.training
     pad_id = inputs.tokenizer.pad_token_id
@@ -111,6 +119,7 @@ def build_trainer(recipe: Recipe, inputs: Inputs, loaded: Loaded, backend: Backe
         identity_of(recipe, inputs, loaded.plan, world),
         limit=recipe.saving.save_total_limit,
         extra=lambda folder: export_to(folder, inputs, loaded, backend),
+        say=say,
     )
     evaluation = None
     if inputs.prepared.evaluation is not None:

@@ -104,7 +104,9 @@ SCHEDULES: Mapping[str, str] = {
     "warmup_stable_decay": "ftkit.optim.shapes:wsd",
 }
 BACKENDS: Mapping[str, str] = {
-    "single": "ftkit.parallel.single:SingleBackend",
+    "single": "ftkit.parallel.single:build",
+    "ddp": "ftkit.parallel.ddp:build",
+    "fsdp": "ftkit.parallel.fsdp:build",
 }
 TRACKERS: Mapping[str, str] = {}  # section TrackingSection -> a Listener, see train/events.py; filled with the trackers
 

@@ -145,13 +145,45 @@ def _paged_optimizer(recipe: Recipe, machine: Machine) -> Iterator[Change]:
 
 
 def _sharding(recipe: Recipe, machine: Machine) -> Iterator[Change]:
-    reason = "this version trains in one process; backends for several come later"
-    if recipe.backend.deepspeed:
-        asked = recipe.backend.deepspeed if isinstance(recipe.backend.deepspeed, str) else "a mapping"
-        yield "backend", {"deepspeed": None}, Substitution("deepspeed", asked, "one process, nothing sharded", reason)
-    if recipe.backend.fsdp:
-        asked = " ".join(recipe.backend.fsdp)
-        yield "backend", {"fsdp": ()}, Substitution("fsdp", asked, "one process, nothing sharded", reason)
+    """One process has nobody to share with, unless it moves memory to the host."""
+    backend = recipe.backend
+    if machine.num_processes == 1:
+        reason = "there is one process: start one a GPU to share the weights"
+        if backend.deepspeed:
+            asked = backend.deepspeed if isinstance(backend.deepspeed, str) else "a mapping"
+            yield (
+                "backend",
+                {"deepspeed": None},
+                Substitution("deepspeed", asked, "one process, nothing sharded", reason),
+            )
+        if backend.fsdp:
+            asked = " ".join(backend.fsdp)
+            yield "backend", {"fsdp": ()}, Substitution("fsdp", asked, "one process, nothing sharded", reason)
+    elif backend.fsdp:
+        yield from _of_fsdp(recipe, machine)
+
+
+def _of_fsdp(recipe: Recipe, machine: Machine) -> Iterator[Change]:
+    """What FSDP2 does otherwise than FSDP1, or than was asked."""
+    backend, config = recipe.backend, recipe.backend.fsdp_config
+    if backend.fsdp_version == 1:
+        yield (
+            "backend",
+            {},
+            Substitution("fsdp_version", "1", "2", "ftkit shards with FSDP2; the arithmetic is the same"),
+        )
+    if machine.device_type == "cpu" and (config.get("offload_params") or "offload" in backend.fsdp):
+        reason = "without a GPU everything lies in the host's memory anyway"
+        yield "backend", {}, Substitution("fsdp_config.offload_params", "true", "false", reason)
+    for key in ("auto_wrap_policy", "min_num_params", "mixed_precision_policy"):
+        value = config.get(key)
+        if value is not None and value != "TRANSFORMER_BASED_WRAP":
+            used = "the precision of the recipe" if key == "mixed_precision_policy" else "a unit for each decoder block"
+            yield "backend", {}, Substitution(f"fsdp_config.{key}", str(value), used, "there is no other way in ftkit")
+    if config.get("activation_checkpointing") and not recipe.training.gradient_checkpointing:
+        reason = "it is the same switch"
+        checkpointing = Substitution("fsdp_config.activation_checkpointing", "true", "gradient_checkpointing", reason)
+        yield "training", {"gradient_checkpointing": True}, checkpointing
 
 
 def _unserved(recipe: Recipe, machine: Machine) -> Iterator[Change]:

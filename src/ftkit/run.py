@@ -32,9 +32,10 @@ from ftkit.model.embedded import resolve_base_model
 from ftkit.model.hub_token import require_token
 from ftkit.model.plan import ModelPlan, TokenPlan, plan_model
 from ftkit.objective.generate import answer
-from ftkit.parallel.backend import World
+from ftkit.parallel.backend import BackendRequest, World
+from ftkit.parallel.choose import build_backend
 from ftkit.parallel.launch import set_threads, world_from_environment
-from ftkit.parallel.single import SingleBackend
+from ftkit.parallel.process_group import connect, refuse_disagreement
 from ftkit.recipe import Recipe
 from ftkit.report.console import Console
 from ftkit.report.metrics import MetricsFile
@@ -99,10 +100,14 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
     source = resolve_base_model(effective.model.base_model)
     require_token(wanted=bool(effective.model.hf_use_auth_token), source=source)
     read_config(effective.model)  # what is wrong with the model is said before a row is read
+    backend = build_backend(BackendRequest(effective.backend, effective.training, effective.file), world)
     with watch.phase("data"):
         progress = PrepareProgress(console)
         inputs = load_inputs(effective, source, world_size=world.size, on_progress=progress)
         progress.done()
+    if world.size > 1:
+        connect(world, effective.backend.ddp_timeout)
+        refuse_disagreement(world, {"resume_from_checkpoint": str(resume), "steps": str(inputs.steps.num_steps)})
     plan = plan_of(effective, inputs)
     substitutions += unquantized_experts(effective, plan)
     numbers = precision(effective, fast_bf16=machine.bf16)
@@ -116,14 +121,13 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
         console.say(f"warning: {text}")
     for text in inputs.notes:
         console.say(f"note: {text}")
-    backend = SingleBackend(world)
     with watch.phase("load"):
         loaded = load_model(effective, inputs, plan, backend, numbers)
-    trainer = build_trainer(effective, inputs, loaded, backend, numbers)
+    trainer = build_trainer(effective, inputs, loaded, backend, numbers, say=lambda note: console.say(f"note: {note}"))
     output = Path(effective.saving.output_dir)
-    with writing("what the run is", output):
-        (output / "recipe.yml").write_text(recipe.as_yaml(), encoding="utf8")
-        if world.is_main:
+    if world.is_main:
+        with writing("what the run is", output):
+            (output / "recipe.yml").write_text(recipe.as_yaml(), encoding="utf8")
             write_rejected(output / "rejected.jsonl", inputs.prepared.report.rejected)
     trainer.listeners = listeners(output, console, world)
     with watch.phase("answers"):
@@ -139,8 +143,9 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
         for index, prompt in enumerate(effective.training.sample_prompts)
     )
     result = RunResult(output, outcome, substitutions, samples)
-    with writing("what the run was", output):
-        write_run_file(output / "run.json", record_of(effective, inputs, loaded, result, watch.seconds))
+    if world.is_main:
+        with writing("what the run was", output):
+            write_run_file(output / "run.json", record_of(effective, inputs, loaded, result, watch.seconds))
     console.samples(samples)
     console.facts("Done", end_facts(effective, result, resumed=resume is not None))
     console.next_steps(next_steps(recipe, plan, result))

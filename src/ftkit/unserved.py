@@ -33,11 +33,6 @@ LISTED: Mapping[str, str] = MappingProxyType(
         "save_safetensors": "safetensors",
         "tokenizer_use_fast": "the fast tokenizer",
         "tokenizer_legacy": "as the tokenizer's folder says",
-        "fsdp_config": "one process, nothing sharded",
-        "fsdp_version": "one process, nothing sharded",
-        "dp_shard_size": "one process, nothing sharded",
-        "dp_replicate_size": "one process, nothing sharded",
-        "ddp_timeout": "one process waits for nobody",
         "debug": "the usual output",
         "local_rank": "the launcher's own",
     }

@@ -30,11 +30,6 @@ def test_one_process_of_a_launcher_is_the_same() -> None:
     ("variables", "text"),
     [
         (
-            {"RANK": "1", "WORLD_SIZE": "2"},
-            "rank 1: several processes are not supported yet, got WORLD_SIZE 2\n"
-            "help: start one process: accelerate launch --num_processes 1 -m ftkit.train recipe.yml",
-        ),
-        (
             {"RANK": "3", "WORLD_SIZE": "2"},
             "environment: a rank must be below the number of processes, got RANK 3 of 2, LOCAL_RANK 0 of 2\n"
             "help: start with torchrun or accelerate launch, which set all four, or unset them",

@@ -75,7 +75,9 @@ class FusedLoraLinear(PeftLinear):  # type: ignore[misc]
         # The seed comes from torch's own generator: checkpointing, which restores it, draws the same mask again.
         seed = int(torch.randint(2**62, ()).item()) if dropout else 0
         term = LoraTerm(self.scaling[name], dropout, seed)
-        decode, stored = (base.decode, base.stored()) if isinstance(base, QuantizedLinear) else (plain, (base.weight,))
+        decode, stored = (
+            (base.decode_stored, base.stored()) if isinstance(base, QuantizedLinear) else (plain, (base.weight,))
+        )
         y = lora_linear(x, self.lora_A[name].weight, self.lora_B[name].weight, term, decode, stored)
         return y if base.bias is None else y + base.bias.to(y.dtype)
 

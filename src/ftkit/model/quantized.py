@@ -71,11 +71,15 @@ class QuantizedLinear(nn.Module):
 
     def weight_in(self, dtype: torch.dtype) -> Tensor:
         """The weight (O, D) this layer computes with."""
-        return self.decode(self.stored(), dtype)
+        return self.decode_stored(self.stored(), dtype)
+
+    def decode_stored(self, stored: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+        """`decode` of parameters in whatever dtype a backend keeps bytes (see parallel/containers.py)."""
+        return self.decode([data if data.dtype == torch.uint8 else data.view(torch.uint8) for data in stored], dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., O)."""
-        y: Tensor = FrozenLinear.apply(in_product_dtype(x), self.decode, *self.stored())  # type: ignore[no-untyped-call]
+        y: Tensor = FrozenLinear.apply(in_product_dtype(x), self.decode_stored, *self.stored())  # type: ignore[no-untyped-call]
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
     def extra_repr(self) -> str:

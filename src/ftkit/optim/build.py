@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ from torch.optim import Optimizer
 
 from ftkit.catalog import OPTIMIZERS, load
 from ftkit.errors import RecipeError
-from ftkit.optim.choice import Choice, Groups, OptimizerFactory
+from ftkit.optim.choice import Choice, Groups
 
 if TYPE_CHECKING:
     from ftkit.recipe.section.optimization import OptimizationSection
@@ -20,8 +21,25 @@ if TYPE_CHECKING:
 OWN_KEYS = {"lr": "learning_rate", "weight_decay": "weight_decay"}  # options that have keys of their own in a recipe
 
 
-def build_optimizer(section: OptimizationSection, device: torch.device) -> OptimizerFactory:
-    """Return the function that makes the optimizer of `section` over parameter groups (from `build_groups`).
+@dataclass(frozen=True, slots=True)
+class OptimizerBuilder:
+    """Makes an optimizer over parameter groups (from `build_groups`)."""
+
+    choice: Choice
+    options: Mapping[str, Any]
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether each number of a parameter is stepped by itself."""
+        return self.choice.elementwise
+
+    def __call__(self, groups: Groups) -> Optimizer:
+        """Make it."""
+        return self.choice.constructor([dict(group) for group in groups], **self.options)
+
+
+def build_optimizer(section: OptimizationSection, device: torch.device) -> OptimizerBuilder:
+    """Return what makes the optimizer of `section`.
 
     Args:
         section: the recipe's keys.
@@ -39,11 +57,7 @@ def build_optimizer(section: OptimizationSection, device: torch.device) -> Optim
     refuse_unknown(section, choice)
     options = {**choice.defaults, **section.optim_args, **choice.fixed}
     try_values(section, choice, options)
-
-    def build(groups: Groups) -> Optimizer:
-        return choice.constructor([dict(group) for group in groups], **options)
-
-    return build
+    return OptimizerBuilder(choice, options)
 
 
 def refuse_unknown(section: OptimizationSection, choice: Choice) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from torch.optim import Optimizer
 
 Groups = Sequence[Mapping[str, Any]]  # from `build_groups`
-OptimizerFactory = Callable[[Groups], Optimizer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +19,10 @@ class Choice:
         constructor: takes parameter groups and keyword options.
         defaults: options from the recipe's own keys (`adam_beta1` ...); `optim_args` win over them.
         fixed: options that the name itself says, such as the bits of a state; `optim_args` may not touch them.
+        elementwise: each number of a parameter is stepped by itself; False for what looks at whole matrices.
     """
 
     constructor: Callable[..., Optimizer]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    elementwise: bool = True

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def muon(section: OptimizationSection, device: torch.device) -> Choice:
     """Muon and AdamW, which has the recipe's Adam keys."""
-    return Choice(MuonAndAdamW, adam_options(section))
+    return Choice(MuonAndAdamW, adam_options(section), elementwise=False)
 
 
 class MuonAndAdamW(Optimizer):

@@ -51,4 +51,5 @@ def adafactor(section: OptimizationSection, device: torch.device) -> Choice:
     """
     from transformers.optimization import Adafactor
 
-    return Choice(Adafactor, {"scale_parameter": False}, {"relative_step": False, "warmup_init": False})
+    fixed = {"relative_step": False, "warmup_init": False}
+    return Choice(Adafactor, {"scale_parameter": False}, fixed, elementwise=False)

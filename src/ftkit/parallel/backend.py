@@ -1,23 +1,42 @@
 """What the trainer and the loader ask of a backend; they never learn which one they have.
 
-Order of a run: `place_block` for each transformer block, `finish` once, then per optimizer step `backward` for each
-micro-batch (`last` on the final one) and `step`. `save_shards` / `load_shards` hold the trainable parameters and the
-optimizer state; frozen weights are read from the base model again.
+Order of a run: `place_block` for each transformer block, `finish` once, then per optimizer step the forward pass and
+`backward` of each micro-batch inside `micro_batch` (`last` on the final one), and `step`. `save_shards` / `load_shards`
+hold the trainable parameters and the optimizer state; frozen weights are read from the base model again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-OptimizerFactory = Callable[[Sequence[Mapping[str, Any]]], Optimizer]  # parameter groups -> optimizer
+if TYPE_CHECKING:
+    from ftkit.recipe.section.backend import BackendSection
+    from ftkit.recipe.section.training import TrainingSection
+
 GroupBuilder = Callable[[nn.Module], list[dict[str, Any]]]  # placed net -> parameter groups of its trainable parameters
+
+
+class OptimizerFactory(Protocol):
+    """Makes the optimizer of a run from parameter groups.
+
+    `elementwise` says that each number of a parameter is stepped by itself (AdamW, SGD, Lion), so that any part of a
+    parameter can be stepped alone; Muon and Adafactor look at whole matrices.
+    """
+
+    @property
+    def elementwise(self) -> bool:
+        """See above."""
+
+    def __call__(self, groups: Sequence[Mapping[str, Any]], /) -> Optimizer:
+        """Parameter groups -> optimizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +53,21 @@ class World:
     def is_main(self) -> bool:
         """Whether this rank writes files and speaks."""
         return self.rank == 0
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRequest:
+    """What a recipe says of its backend.
+
+    Args:
+        section: the keys `fsdp`, `deepspeed` and theirs.
+        training: numbers that a DeepSpeed configuration repeats.
+        recipe_file: relative paths may lie beside it.
+    """
+
+    section: BackendSection
+    training: TrainingSection
+    recipe_file: str
 
 
 class Backend(Protocol):
@@ -62,8 +96,14 @@ class Backend(Protocol):
             max_norm: global gradient norm to clip to; 0 means no clipping.
         """
 
+    def micro_batch(self, *, last: bool) -> AbstractContextManager[object]:
+        """Surround forward and backward of one micro-batch; `last` as for `backward`."""
+
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Back-propagate one micro-batch; on the `last` of a step gradients are summed over ranks."""
+        """Back-propagate one micro-batch; on the `last` of a step gradients are summed over ranks.
+
+        `loss` is this rank's part of the step's: a sum over its target tokens, divided by those of all ranks.
+        """
 
     def step(self) -> float:
         """Clip, refuse a non-finite norm, step the optimizer, clear gradients; return the norm before clipping.
@@ -78,8 +118,8 @@ class Backend(Protocol):
     def save_shards(self, folder: Path) -> None:
         """Write trainable parameters and optimizer state under `folder`; every rank calls it."""
 
-    def load_shards(self, folder: Path) -> None:
-        """Read what `save_shards` wrote, at this or another world size."""
+    def load_shards(self, folder: Path) -> tuple[str, ...]:
+        """Read what `save_shards` wrote, at this or another world size; return what is not exactly as it was."""
 
     def full_state(self, names: Iterable[str]) -> Iterable[tuple[str, Tensor]]:
         """Yield whole tensors by parameter name, one at a time, on the CPU of rank 0 (nothing on other ranks)."""

@@ -35,12 +35,6 @@ def world_from_environment(environment: Mapping[str, str] | None = None) -> Worl
             where="environment",
             help="start with torchrun or accelerate launch, which set all four, or unset them",
         )
-    if size > 1:
-        raise BackendError(
-            f"several processes are not supported yet, got WORLD_SIZE {size}",
-            where=f"rank {rank}",
-            help="start one process: accelerate launch --num_processes 1 -m ftkit.train recipe.yml",
-        )
     return World(rank, size, local_rank, local_size, choose_device(local_rank))
 
 

@@ -15,17 +15,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 
 from ftkit.errors import CheckpointError
-from ftkit.parallel.optimizer_state import read_state, write_state
+from ftkit.parallel.optimizer_state import read_state
 
 MODEL, OPTIMIZER = "model/", "optimizer/"
 GO_ON = (  # help of every error of writing
@@ -40,24 +38,6 @@ def save_plain(folder: Path, parameters: Mapping[str, nn.Parameter], optimizer: 
     state |= {f"{OPTIMIZER}{name}": tensor for name, tensor in read_state(optimizer, parameters).items()}
     with alone(folder, "written"):
         save(state, storage_writer=FileSystemWriter(folder, overwrite=False), no_dist=True)
-
-
-def load_plain(folder: Path, parameters: Mapping[str, nn.Parameter], optimizer: Optimizer) -> None:
-    """Read into one process what any number of processes wrote.
-
-    Raises:
-        CheckpointError: the checkpoint holds other parameters, or other shapes, than the net trains.
-    """
-    stored = stored_tensors(folder)
-    refuse_other_parameters(folder, stored, parameters)
-    state: dict[str, Tensor] = {f"{MODEL}{name}": parameter.detach() for name, parameter in parameters.items()}
-    for name, tensor in stored.items():
-        if name.startswith(OPTIMIZER):
-            state[name] = torch.empty(tensor.size, dtype=tensor.properties.dtype)
-    with alone(folder, "read"):
-        load(state, storage_reader=FileSystemReader(folder), no_dist=True)
-    named = {name.removeprefix(OPTIMIZER): tensor for name, tensor in state.items() if name.startswith(OPTIMIZER)}
-    write_state(optimizer, parameters, named)
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -11,9 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ftkit.errors import BackendError
-from ftkit.parallel.backend import GroupBuilder, OptimizerFactory, World
-from ftkit.parallel.shards import load_plain, save_plain
+from ftkit.parallel.backend import BackendRequest, GroupBuilder, OptimizerFactory, World
+from ftkit.parallel.gradients import clip, refuse_not_finite, total_norm
+from ftkit.parallel.local_shards import unsharded
+from ftkit.parallel.sharded_files import load_sharded
+from ftkit.parallel.shards import save_plain
+
+
+def build(world: World, request: BackendRequest) -> SingleBackend:
+    """Make it; there is nothing to choose."""
+    return SingleBackend(world)
 
 
 class SingleBackend:
@@ -43,6 +50,10 @@ class SingleBackend:
         self.loss = torch.zeros((), device=self.world.device)  # of this step so far
         return net, self.optimizer
 
+    def micro_batch(self, *, last: bool) -> AbstractContextManager[object]:
+        """Nothing is to be told to anyone."""
+        return nullcontext()
+
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradients of one micro-batch."""
         self.loss += loss.detach()
@@ -50,13 +61,11 @@ class SingleBackend:
 
     def step(self) -> float:
         """Clip, refuse what is not finite, step, clear."""
-        gradients = [p.grad for p in self.trainable.values() if p.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
-        length, loss = torch.stack([norm.float(), self.loss]).tolist()  # the one wait for the device in a step
-        if not math.isfinite(length) or not math.isfinite(loss):
-            raise not_finite(loss, length, first_not_finite(self.trainable))
-        if self.max_norm > 0:
-            nn.utils.clip_grads_with_norm_(self.trainable.values(), self.max_norm, norm)
+        gradients = {name: p.grad for name, p in self.trainable.items()}
+        norm = total_norm((g for g in gradients.values() if g is not None), self.world.device)
+        length, loss = torch.stack([norm, self.loss]).tolist()  # the one wait for the device in a step
+        refuse_not_finite(length, loss, gradients)
+        clip(self.trainable.values(), self.max_norm, norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.loss.zero_()
@@ -70,9 +79,9 @@ class SingleBackend:
         """Write trainable parameters and optimizer state."""
         save_plain(folder, self.trainable, self.optimizer)
 
-    def load_shards(self, folder: Path) -> None:
+    def load_shards(self, folder: Path) -> tuple[str, ...]:
         """Read them back, in place."""
-        load_plain(folder, self.trainable, self.optimizer)
+        return load_sharded(folder, unsharded(self.trainable), self.optimizer)
 
     def full_state(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield tensors of the net by name, on the CPU."""
@@ -82,21 +91,3 @@ class SingleBackend:
 
     def close(self) -> None:
         """There is no group to leave."""
-
-
-def not_finite(loss: float, norm: float, name: str | None) -> BackendError:
-    """The error of a step whose loss or gradient norm is not a number, or infinite."""
-    what, value = ("loss", loss) if not math.isfinite(loss) else ("gradient norm", norm)
-    at = f" (first in {name})" if name else ""
-    return BackendError(
-        f"the {what} is not finite, got {value}{at}; no parameter has been changed",
-        help="look at the rows of this step; else lower learning_rate or max_grad_norm, or train in fp32",
-    )
-
-
-def first_not_finite(parameters: dict[str, nn.Parameter]) -> str | None:
-    """Name of the first parameter whose gradient holds NaN or infinity."""
-    for name, parameter in parameters.items():
-        if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
-            return name
-    return None

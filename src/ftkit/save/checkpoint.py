@@ -44,6 +44,7 @@ class Checkpoints:
         identity: what of the recipe must be the same to resume, from `save.identity.identity`.
         limit: newest checkpoints kept; None keeps all.
         extra: writes more files into a checkpoint's folder; called on every rank, since it may gather tensors.
+        say: told what a resumed run cannot take up exactly as it was.
     """
 
     folder: Path
@@ -51,6 +52,7 @@ class Checkpoints:
     identity: Mapping[str, str]
     limit: int | None = None
     extra: Callable[[Path], None] | None = None
+    say: Callable[[str], None] = lambda note: None
 
     def save(self, state: TrainerState) -> Path:
         """Write the checkpoint of `state.step` and delete the oldest beyond the limit."""
@@ -91,7 +93,8 @@ class Checkpoints:
         refuse_other_recipe(folder, record["identity"], self.identity)
         known = {field.name for field in fields(TrainerState)}
         state = TrainerState(**{key: value for key, value in record["state"].items() if key in known})
-        self.backend.load_shards(folder / SHARDS)
+        for note in self.backend.load_shards(folder / SHARDS):
+            self.say(note)
         return state
 
     def delete_oldest(self, newest: Path) -> None:

@@ -48,11 +48,12 @@ class Stepper:
         self.set_learning_rates(number)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for index, batch in enumerate(work.micro_batches):
-            with self.precision():
-                loss, _ = sft_loss(self.module, batch, device=self.device, weigh=self.weigh)
-            total += loss.detach()
             last = index == len(work.micro_batches) - 1
-            self.backend.backward(loss / work.num_target_tokens, last=last)
+            with self.backend.micro_batch(last=last):
+                with self.precision():
+                    loss, _ = sft_loss(self.module, batch, device=self.device, weigh=self.weigh)
+                total += loss.detach()
+                self.backend.backward(loss / work.num_target_tokens, last=last)
         try:
             return total, self.backend.step()
         except BackendError as stop:

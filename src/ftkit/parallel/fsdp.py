@@ -1,0 +1,167 @@
+"""Every parameter shared out over the ranks by torch's FSDP2 (`fully_shard`), packed bytes like any other.
+
+A block is filled whole, shared out, and its whole tensors freed before the next is read. In the forward pass a block's
+parameters are gathered when it is called and freed behind it (`full_shard`), or kept for backward (`shard_grad_op`).
+Embedding and head are units of their own; when they are tied they stay with the root, which keeps what it gathered.
+
+`hybrid_shard` keeps several copies, each shared out over one node (or over `dp_shard_size` ranks): gathering stays
+inside the node, only gradients cross it.
+
+Source: Zhao et al. 2023, "PyTorch FSDP"; torch.distributed.fsdp.fully_shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from ftkit.parallel.backend import BackendRequest, GroupBuilder, OptimizerFactory, World
+from ftkit.parallel.containers import shardable
+from ftkit.parallel.fsdp_options import FsdpOptions, fsdp_options
+from ftkit.parallel.gradients import agreed, clip, refuse_not_finite, total_norm
+from ftkit.parallel.local_shards import local, local_shards
+from ftkit.parallel.process_group import all_reduced, disconnect
+from ftkit.parallel.sharded_files import load_sharded, save_sharded
+
+FEW = 0.1  # trained share of a net up to which whole gradients are kept between micro-batches instead of sent
+
+
+def build(world: World, request: BackendRequest) -> FsdpBackend:
+    """Make the backend that `fsdp` and `fsdp_config` describe.
+
+    Raises:
+        RecipeError: the numbers do not fit the processes.
+    """
+    return FsdpBackend(world, fsdp_options(request.section, world))
+
+
+class FsdpBackend:
+    """See `Backend` in parallel/backend.py."""
+
+    def __init__(self, world: World, options: FsdpOptions) -> None:
+        self.world, self.options = world, options
+
+    @cached_property
+    def mesh(self) -> DeviceMesh:
+        """The ranks: one axis to shard over, and one of copies before it if there are several."""
+        kind, copies = self.world.device.type, self.options.copies
+        if copies == 1:
+            return init_device_mesh(kind, (self.world.size,), mesh_dim_names=("shard",))
+        return init_device_mesh(kind, (copies, self.world.size // copies), mesh_dim_names=("copy", "shard"))
+
+    def place_block(self, block: nn.Module, fill: Callable[[nn.Module], None]) -> None:
+        """Fill the block, share it out, and let its whole tensors go."""
+        fill(block)
+        for module in list(block.modules()):
+            if module is not block and type(module).__name__ in self.options.wrap:
+                self.shard(module, reshard=self.options.reshard)
+        self.shard(block, reshard=self.options.reshard)
+
+    def shard(self, module: nn.Module, *, reshard: bool | int | None) -> None:
+        """Make `module` a unit: gathered and freed together."""
+        shardable(module)
+        policy: dict[str, Any] = {"offload_policy": CPUOffloadPolicy()} if self.options.offload else {}
+        fully_shard(module, mesh=self.mesh, reshard_after_forward=reshard, **policy)
+
+    def finish(
+        self,
+        net: nn.Module,
+        fill: Callable[[nn.Module], None],
+        build_groups: GroupBuilder,
+        build_optimizer: OptimizerFactory,
+        max_norm: float,
+    ) -> tuple[nn.Module, Optimizer]:
+        """Fill and share out embedding, head and the rest; the optimizer steps the parts that lie here."""
+        fill(net)
+        for module in ends_of(net):
+            self.shard(module, reshard=self.options.reshard)
+        self.shard(net, reshard=None)
+        self.net, self.max_norm = cast(FSDPModule, net), max_norm
+        parameters = dict(net.named_parameters())
+        self.shards = local_shards({name: p for name, p in parameters.items() if p.requires_grad})
+        trained = sum(p.numel() for p in self.shards.whole.values())
+        self.sends_each = trained > FEW * sum(p.numel() for p in parameters.values())
+        groups, self.elementwise = build_groups(net), build_optimizer.elementwise
+        self.optimizer = build_optimizer(self.shards.groups(groups) if self.elementwise else groups)
+        self.loss = torch.zeros((), device=self.world.device)  # this rank's share of this step's
+        return net, self.optimizer
+
+    def micro_batch(self, *, last: bool) -> AbstractContextManager[object]:
+        """Gradients travel with the last micro-batch alone, unless keeping them whole until then takes much memory."""
+        self.net.set_is_last_backward(last)
+        self.net.set_requires_gradient_sync(last or self.sends_each)
+        return nullcontext()
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add gradients; FSDP divides by the number of ranks, so the loss is multiplied by it."""
+        self.loss += loss.detach()
+        (loss * self.world.size).backward()  # type: ignore[no-untyped-call]
+
+    def step(self) -> float:
+        """Clip, refuse what is not finite, step, clear: each rank its own parts, by one norm."""
+        self.shards.take_gradients()
+        gradients = {name: p.grad for name, p in self.shards.parts.items()}
+        norm_here = total_norm((g for g in gradients.values() if g is not None), self.world.device)
+        norm, loss = agreed(norm_here, self.loss, parts=self.options.copies)
+        refuse_not_finite(norm, loss, gradients)
+        clip(self.shards.parts.values(), self.max_norm, norm)
+        self.optimizer.step()
+        self.shards.clear_gradients()
+        self.loss.zero_()
+        return norm
+
+    def reduce(self, value: Tensor, op: Literal["sum", "max", "min"]) -> Tensor:
+        """Combine over ranks."""
+        return all_reduced(value, op)
+
+    def save_shards(self, folder: Path) -> None:
+        """Every rank writes its parts."""
+        save_sharded(folder, self.shards, self.optimizer, elementwise=self.elementwise)
+
+    def load_shards(self, folder: Path) -> tuple[str, ...]:
+        """Every rank reads its parts of what any number of ranks wrote."""
+        return load_sharded(folder, self.shards, self.optimizer, elementwise=self.elementwise)
+
+    def full_state(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        """Gather tensors one at a time; rank 0 gets them on the CPU."""
+        tensors = cast(nn.Module, self.net).state_dict(keep_vars=True)
+        for name in names:
+            whole = gathered_whole(tensors[name].detach(), self.world.device)
+            if self.world.is_main:
+                yield name, whole.cpu()
+
+    def close(self) -> None:
+        """Leave the group."""
+        disconnect()
+
+
+def ends_of(net: nn.Module) -> list[nn.Module]:
+    """Embedding and head, where they share nothing: tied ones cannot be in two units."""
+    found = [getattr(net, f"get_{end}_embeddings", lambda: None)() for end in ("input", "output")]
+    modules = [module for module in found if module is not None]
+    owned = [{id(p) for p in module.parameters()} for module in modules]
+    tied = len(owned) == 2 and owned[0] & owned[1]
+    return [] if tied else [module for module, parameters in zip(modules, owned, strict=True) if parameters]
+
+
+def gathered_whole(tensor: Tensor, device: torch.device) -> Tensor:
+    """The whole of a tensor, on every rank; parts kept on the host are brought to `device` first."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    if tensor.device.type != device.type:
+        parts = local(tensor).to(device)
+        tensor = DTensor.from_local(
+            parts, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+        )
+    whole: Tensor = tensor.full_tensor()
+    return whole
