@@ -50,6 +50,7 @@ TEMPLATES: Mapping[str, str] = {
     "phi_4": "ftkit.data.templates.phi4:TEMPLATE",
     "qwen": "ftkit.data.templates.qwen:TEMPLATE",
     "qwen_25": "ftkit.data.templates.qwen:TEMPLATE",
+    "qwen3": "ftkit.data.templates.qwen3:TEMPLATE",
     "deepseek": "ftkit.data.templates.deepseek:TEMPLATE",
     "deepseek_v2": "ftkit.data.templates.deepseek:TEMPLATE",
     "deepseek_v3": "ftkit.data.templates.deepseek_v3:TEMPLATE",

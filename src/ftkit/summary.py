@@ -61,10 +61,6 @@ def warnings_of(report: PrepareReport) -> list[str]:
         found += [
             f"{account.path}: {count} documents break {name}, as allowed" for name, count in account.allowed.items()
         ]
-        if account.tools_left_out:
-            found.append(
-                f"{account.path}: the chat template leaves out the tools of {account.tools_left_out} documents"
-            )
         if account.endless:
             found.append(
                 f"{account.path}: {account.endless} documents train no end, as the tokenizer has no EOS; "

@@ -40,8 +40,8 @@ SETS: dict[str, dict[str, Any]] = {
     "augmentoolkit_grabbag_sharegpt.jsonl": {"type": "sharegpt"},
     "medical_sft_zh.jsonl": {"type": "sharegpt"},
     "sharegpt_zh_medicalgpt.jsonl": {"type": "sharegpt"},
-    "toolcall_en_glaive.json": {"type": "sharegpt"},
-    "toolcall_zh_glaive.json": {"type": "sharegpt"},
+    "toolcall_en_glaive.json": {"type": "sharegpt", "template": "trl__qwen2_5_training"},
+    "toolcall_zh_glaive.json": {"type": "sharegpt", "template": "trl__qwen2_5_training"},
     "swift_sharegpt_pairs.jsonl": {"type": "sharegpt", **LINKED},
     "kto_en_messages.json": {"type": "chat_template"},
     "v1_dpo_chosen_messages.jsonl": {"type": "chat_template", "field_messages": "chosen_messages"},
@@ -49,7 +49,7 @@ SETS: dict[str, dict[str, Any]] = {
     "oasst_en_100_messages.jsonl": {"type": "oasst"},
     "oasst_realistic_seed.json": {"type": "oasst"},
     "dpo_en_sharegpt.json": {"type": "sharegpt"},  # the chosen answer apart: only earlier turns are trained
-    "toolcall_dpo_zh.jsonl": {"type": "sharegpt"},
+    "toolcall_dpo_zh.jsonl": {"type": "sharegpt", "template": "trl__qwen2_5_training"},
 }
 # Files that hold no rows to fine-tune on as they stand: each refused with a way on.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -526,10 +526,18 @@ def test_text_is_kept_byte_for_byte_whatever_other_rows_hold(tmp_path: Path, cha
         assert np.array_equal(one.input_ids, other.input_ids)
 
 
-def test_tools_that_the_template_does_not_write_are_counted(tmp_path: Path, chatml: Any) -> None:
-    rows = [{**sharegpt(CONVERSATIONS[0]), "tools": '[{"name": "f"}]'}, sharegpt(CONVERSATIONS[0])]
-    result = prepared(write_rows(tmp_path / "rows.jsonl", rows), chatml)
-    assert result.report.train.sets[0].tools_left_out == 1
+def test_tools_that_the_template_does_not_write_are_refused_or_counted(tmp_path: Path, chatml: Any) -> None:
+    rows = [sharegpt(CONVERSATIONS[0]), {**sharegpt(CONVERSATIONS[0]), "tools": '[{"name": "f"}]'}]
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    assert refused(path, chatml) == (
+        f"{path}:2: the row has tools, and the chat template has no place for them\n"
+        "help: choose a chat_template that writes tools (such as qwen_25 or qwen3), take them out of the row, or set "
+        "allow: [lost_tools]"
+    )
+    counted = prepared(path, chatml, allow=("lost_tools",))
+    assert counted.report.train.sets[0].allowed == {"lost_tools": 1}
+    written = prepared(path, chatml, conversation="qwen_25")
+    assert [chatml.decode(example.input_ids).count('{"name": "f"}') for example in written.train] == [0, 1]
 
 
 def test_progress_is_told_while_preparing_and_not_on_a_hit(tmp_path: Path, chatml: Any) -> None:

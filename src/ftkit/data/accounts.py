@@ -22,7 +22,6 @@ class SetAccount:
         tokens, trained_tokens: over the documents kept; trained by role (`all` for train_on_inputs).
         methods: how turns were found -> documents (`marks`, `generation blocks`, `beginnings`).
         longest: tokens of the longest row, dropped ones included.
-        tools_left_out: documents whose row has tools that the chat template does not write.
         ended: documents whose last trained turn ends with a trained end-of-turn token.
         compared_prompts: documents whose prompt was held against the one inference renders (see proof.PromptSample).
         endless: documents that should end with the tokenizer's EOS, which has none.
@@ -46,7 +45,6 @@ class SetAccount:
     ended: int = 0
     compared_prompts: int = 0
     allowed: dict[str, int] = field(default_factory=dict)
-    tools_left_out: int = 0
     endless: int = 0
     mixed: int | None = None
     notes: dict[str, int] = field(default_factory=dict)

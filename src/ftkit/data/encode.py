@@ -33,7 +33,6 @@ class Marked:
         without_end: it trains no end of turn, as its chat template writes none.
         compared: its prompt was held against that of inference.
         tokens: the row came as tokens; `text` is then empty.
-        leaves_out_tools: the row has tools, and the template does not write them.
     """
 
     text: str
@@ -47,7 +46,6 @@ class Marked:
     notes: tuple[str, ...] = ()
     without_end: bool = False
     compared: bool = False
-    leaves_out_tools: bool = False
     tokens: Tokens | None = None
 
 

@@ -28,8 +28,6 @@ def mask_report(account: SetAccount) -> dict[str, str]:
         )
     if account.mixed is not None:
         facts["used by its weight"] = f"{account.mixed:,} of {account.documents:,} documents"
-    if account.tools_left_out:
-        facts["tools"] = f"left out by the chat template in {account.tools_left_out:,} documents"
     if account.endless:
         facts["no end"] = f"{account.endless:,} documents, as the tokenizer has no EOS"
     facts["broken, as allowed"] = counted(account.allowed)

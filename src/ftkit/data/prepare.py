@@ -28,7 +28,7 @@ from ftkit.data.masks import MaskRules, Span, mask_rules
 from ftkit.data.mixture import mix
 from ftkit.data.partial import Work, take_up
 from ftkit.data.prompt import Comparison, compare_prompt
-from ftkit.data.proof import DOUBLED_BOS, MISSING_END, Broken, PromptSample, has_doubled, trains_end
+from ftkit.data.proof import DOUBLED_BOS, LOST_TOOLS, MISSING_END, Broken, PromptSample, has_doubled, trains_end
 from ftkit.data.sources.source import Source, open_source
 from ftkit.data.split import hold_out
 from ftkit.data.store import ExampleStore, StoreWriter
@@ -146,6 +146,7 @@ class _Entry:
         spans = self.rules.of_turns(rendered.text, turns, conversation.where)
         compared = compare_prompt(renderer, conversation, rendered) if sample.wants(conversation) else Comparison()
         missing = Broken(MISSING_END) if ends.is_missing else None
+        lost = Broken(LOST_TOOLS) if conversation.tools and not renderer.template.reads_tools else None
         learns_to_stop = ends.add_eos or trains_end(turns, spans)
         return Marked(
             rendered.text,
@@ -154,11 +155,10 @@ class _Entry:
             add_eos=ends.add_eos,
             method=rendered.method,
             trains_end=learns_to_stop,
-            broken=tuple(one for one in (compared.broken, missing) if one),
+            broken=tuple(one for one in (compared.broken, missing, lost) if one),
             notes=tuple(note for note in (compared.note, ends.note) if note),
             without_end=bool(ends.note) and not learns_to_stop,
             compared=compared.compared,
-            leaves_out_tools=bool(conversation.tools) and not renderer.template.reads_tools,
         )
 
 
@@ -354,7 +354,6 @@ class _Job:
         account.without_end += marked.without_end
         for note in marked.notes:
             account.notes[note] = account.notes.get(note, 0) + 1
-        account.tools_left_out += marked.leaves_out_tools
         if marked.method:
             account.methods[marked.method] = account.methods.get(marked.method, 0) + 1
         return writer.add(kept.ids, kept.trained, marked.where)

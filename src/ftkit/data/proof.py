@@ -19,6 +19,7 @@ from ftkit.data.values import Conversation, Where
 from ftkit.errors import DataError
 
 DOUBLED_BOS, MISSING_END, OTHER_PROMPT = "doubled_bos", "missing_end", "other_prompt"
+LOST_TOOLS = "lost_tools"
 INVARIANTS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         DOUBLED_BOS: (
@@ -32,6 +33,10 @@ INVARIANTS: Mapping[str, tuple[str, str]] = MappingProxyType(
         OTHER_PROMPT: (
             "what stands before the last answer is not the prompt that inference renders",
             "choose a chat_template whose generation prompt is how its turns begin",
+        ),
+        LOST_TOOLS: (
+            "the row has tools, and the chat template has no place for them",
+            "choose a chat_template that writes tools (such as qwen_25 or qwen3), take them out of the row",
         ),
     }
 )

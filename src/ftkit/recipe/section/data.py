@@ -79,7 +79,7 @@ class DataSection(Section):
         default="drop", description="What to do with documents above sequence_len."
     )
     bad_rows: Literal["error", "skip"] = Field(default="error", description="What to do with rows that cannot be used.")
-    allow: tuple[Literal["doubled_bos", "missing_end", "other_prompt"], ...] = Field(
+    allow: tuple[Literal["doubled_bos", "missing_end", "other_prompt", "lost_tools"], ...] = Field(
         default=(), description="Invariants of prepared rows that may fail; they are counted instead of refused."
     )
     shuffle_merged_datasets: bool = Field(default=True, description="Shuffle.")
