@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ftkit.data.mask_report import of_documents
+from ftkit.model.checkpoint_files import fingerprint
 from ftkit.model.plan import ModelPlan, is_trained
 from ftkit.parallel.backend import World
 from ftkit.recipe import Recipe
@@ -139,6 +140,7 @@ def record_of(
     trainable = sum(p.numel() for p in loaded.net.parameters() if p.requires_grad)
     model: dict[str, Any] = {
         "base_model": plan.base_model,
+        "weights": fingerprint(plan.source, plan.revision),
         "class": plan.net_class,
         "parameters": plan.num_parameters,
         "trainable": trainable,

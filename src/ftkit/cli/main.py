@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "prepare": ("ftkit.cli.prepare", "prepare the data of a recipe and report what is trained"),
     "preprocess": ("ftkit.cli.prepare", "the same as prepare"),
     "preview": ("ftkit.cli.preview", "show rows as a run sees them, tokens coloured by what is trained"),
+    "merge": ("ftkit.cli.merge", "merge an adapter into its base, into a model of its own"),
     "migrate": ("ftkit.cli.migrate", "rewrite an old recipe in today's dialect"),
     "schema": ("ftkit.cli.schema", "write the JSON schema of recipes, for editors"),
 }

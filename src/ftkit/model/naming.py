@@ -52,6 +52,8 @@ def peft_name(name: str) -> str:
     if name.endswith(f".{DELTA}"):
         return f"{PEFT_PREFIX}{name.removesuffix(DELTA)}token_adapter.{DELTA}"
     parts = [part for part in name.split(".") if part not in (ADAPTER, "modules_to_save")]
+    if parts[-2] == "lora_magnitude_vector":
+        parts.pop()  # PEFT's files have DoRA's vector without the `weight` that its nets have
     return PEFT_PREFIX + ".".join(parts)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,19 +50,39 @@ def write_model(
         CheckpointError: the architecture's files mix several parameters of the net in one tensor.
     """
     pieces = file_pieces(net, dtype)
-    files = list(split(pieces, shard_bytes))
     if not backend.world.is_main:
-        take_part(backend.full_state(pieces))
+        for names in split(pieces, shard_bytes):
+            take_part(backend.full_state(names))
         return
     folder.mkdir(parents=True, exist_ok=True)
+    write_files(folder, pieces, lambda names: converted(net, backend.full_state(names), dtype), shard_bytes=shard_bytes)
+    write_config(net, folder, dtype)
+
+
+def write_files(
+    folder: Path,
+    pieces: Mapping[str, Mapping[str, TensorShape]],
+    read: Callable[[list[str]], Iterable[tuple[str, Tensor]]],
+    *,
+    shard_bytes: int = SHARD_BYTES,
+) -> list[str]:
+    """Write safetensors files and, for more than one, their index; return the files' names.
+
+    Args:
+        folder: is there.
+        pieces: for each entry, the tensors it becomes in a file.
+        read: makes the tensors of the entries it is given, in their order.
+        shard_bytes: a file is closed before it grows beyond this; an entry is never split.
+    """
+    files = list(split(pieces, shard_bytes))
     names = file_names(len(files))
-    for file, names_in_net in zip(names, files, strict=True):
-        shapes = {name: shape for mine in names_in_net for name, shape in pieces[mine].items()}
-        write_stream(folder / file, shapes, converted(backend, net, names_in_net, dtype))
+    for file, entries in zip(names, files, strict=True):
+        shapes = {name: shape for entry in entries for name, shape in pieces[entry].items()}
+        write_stream(folder / file, shapes, read(entries))
     if len(files) > 1:
         places = zip(names, files, strict=True)
         write_index(folder, {name: file for file, mine in places for key in mine for name in pieces[key]}, pieces)
-    write_config(net, folder, dtype)
+    return names
 
 
 def file_pieces(net: PreTrainedModel, dtype: torch.dtype | None) -> dict[str, dict[str, TensorShape]]:
@@ -101,10 +121,10 @@ def file_names(num_files: int) -> list[str]:
 
 
 def converted(
-    backend: Backend, net: PreTrainedModel, names: Iterable[str], dtype: torch.dtype | None
+    net: PreTrainedModel, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None
 ) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of one file, as they are gathered."""
-    for name, tensor in backend.full_state(names):
+    """Parameters of the net, by its names, as the tensors of a file."""
+    for name, tensor in tensors:
         for file_name, piece in revert_weight_conversion(net, {name: tensor}).items():
             yield file_name, cast(piece, dtype)
 
