@@ -133,7 +133,7 @@ def put_adapter(net: PreTrainedModel, merged: Merged) -> None:
     parameters = dict(net.named_parameters(remove_duplicate=False))
     for name, mine in adapter.whole.items():
         if name.startswith(copies):
-            state[name] = adapter.read(mine)
+            state[name] = merged.with_rows(name, adapter.read(mine))
         else:
             module, _, attribute = name.rpartition(".")
             held = next(n for w in INSIDE if (n := f"{module}.{w}{attribute}") in parameters)
