@@ -220,3 +220,22 @@ def test_rows_without_values_are_noted(
         capsys.readouterr().out.split()
     )
     assert AutoConfig.from_pretrained(tmp_path / "out").vocab_size == len(tokenizer)
+
+
+def test_trained_rows_of_new_tokens_are_merged(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs["MRG-01"], run)
+    words = [
+        "lora_modules_to_save=",
+        f"output_dir={run}/rows",
+        "learning_rate=0.05",
+        'tokens=["<|im_start|>", "<new>"]',
+    ]
+    assert main(["train", str(run / "recipe.yml"), *words]) == 0
+    assert main(["merge", str(run / "rows"), "--dtype", "float32", "--out", str(tmp_path / "merged")]) == 0
+    net = load(run / "tiny")
+    net.resize_token_embeddings(len(AutoTokenizer.from_pretrained(run / "rows")))  # type: ignore[operator]
+    expected = logits(PeftModel.from_pretrained(net, str(run / "rows")))
+    torch.testing.assert_close(logits(load(tmp_path / "merged")), expected, rtol=0, atol=1e-5)
+    before = AutoConfig.from_pretrained(run / "tiny").vocab_size
+    assert AutoConfig.from_pretrained(tmp_path / "merged").vocab_size > before

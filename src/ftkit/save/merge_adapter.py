@@ -16,8 +16,8 @@ from peft.utils.other import get_pattern_key
 from torch import Tensor
 
 from ftkit.errors import ModelError
-from ftkit.model.adapter import read_adapter_config
 from ftkit.model.checkpoint_files import Weights
+from ftkit.model.continued import read_adapter_config
 from ftkit.model.naming import PEFT_PREFIX
 
 FILES = ("adapter_model.safetensors", "adapter_model.bin")  # the first that is there is taken
