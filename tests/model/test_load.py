@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from model_zoo import ARCHITECTURES, Saved, fill, net_of, packed, plan_of, reference
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from ftkit.errors import ModelError
 from ftkit.model.build import build_net
@@ -126,6 +128,38 @@ def test_parameters_own_their_memory(saved: Saved) -> None:
     starts = [p.untyped_storage().data_ptr() for p in net.parameters()]
     assert len(set(starts)) == len(starts)
     assert all(p.untyped_storage().nbytes() == p.nbytes for p in net.parameters())
+
+
+def mapped(net: nn.Module, folder: Path) -> set[str]:
+    """Names of the parameters whose values are pages of a file in `folder`."""
+    lines = [line.split() for line in Path("/proc/self/maps").read_text("utf8").splitlines() if str(folder) in line]
+    areas = [tuple(int(end, 16) for end in line[0].split("-")) for line in lines]
+    return {n for n, p in net.named_parameters() if any(start <= p.data_ptr() < end for start, end in areas)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
+def test_frozen_weights_stay_pages_of_the_file_and_trained_ones_do_not(saved: Saved) -> None:
+    folder = saved("llama")
+    assert mapped(net_of(folder), folder) == set()
+    net = net_of(folder, adapter="lora", lora_modules_to_save=("lm_head",))
+    kept = mapped(net, folder)
+    assert "model.embed_tokens.weight" in kept
+    assert not {n for n, p in net.named_parameters() if p.requires_grad} & kept
+    assert mapped(net_of(folder, adapter="lora", dtype=torch.bfloat16), folder) == set()  # the file is in float32
+
+
+def test_training_writes_neither_to_the_file_nor_to_frozen_weights(saved: Saved) -> None:
+    folder = saved("llama")
+    before = (folder / "model.safetensors").read_bytes()
+    net = net_of(folder, adapter="lora", lora_modules_to_save=("lm_head",))
+    frozen = {n: p.detach().clone() for n, p in net.named_parameters() if not p.requires_grad}
+    optimizer = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=0.1, weight_decay=0.1)
+    net(**packed([9])).logits.square().sum().backward()
+    optimizer.step()
+    assert all(torch.equal(net.get_parameter(n), value) for n, value in frozen.items())
+    with torch.no_grad():
+        net.model.embed_tokens.weight.zero_()  # whoever writes all the same has a page of his own
+    assert (folder / "model.safetensors").read_bytes() == before
 
 
 def test_names_lead_through_wrappers(saved: Saved) -> None:

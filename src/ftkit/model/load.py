@@ -112,15 +112,21 @@ class Loader:
     def put(self, parameter: ParameterPlan, value: Tensor) -> None:
         """Put one tensor of the checkpoint where it belongs, quantized, cast and grown as planned."""
         module, attribute = owner(self.net, parameter.name)
-        value = value.to(self.device)
         if parameter.quantized:
             assert isinstance(module, QuantizedLinear)
-            module.fill(value)
+            module.fill(value.to(self.device))
             return
+        old, source = getattr(module, attribute), value
+        value = value.to(self.device)
         if value.is_floating_point():
             value = value.to(torch.float32 if self.float32.search(parameter.name) else self.dtype)
-        value = grown(value, parameter.shape[0]) if parameter.stored_rows is not None else value.clone()
-        old = getattr(module, attribute)
+        if parameter.stored_rows is not None:
+            value = grown(value, parameter.shape[0])
+        # What is never written to may stay the file's own pages (on a CPU); training needs memory of its own.
+        if value.untyped_storage().data_ptr() == source.untyped_storage().data_ptr() and (
+            old.requires_grad or not is_whole(value)
+        ):
+            value = value.clone()
         if isinstance(old, nn.Parameter):
             value = nn.Parameter(value, requires_grad=old.requires_grad)
         setattr(module, attribute, value)
@@ -194,6 +200,11 @@ class Loader:
             for name, buffer in part.named_buffers(recurse=False):
                 if not buffer.is_meta and buffer.device != self.device:
                     setattr(part, name, buffer.to(self.device))
+
+
+def is_whole(value: Tensor) -> bool:
+    """Whether `value` is all there is in its storage, so that keeping it keeps nothing else alive."""
+    return value.is_contiguous() and value.untyped_storage().nbytes() == value.numel() * value.element_size()
 
 
 def grown(table: Tensor, num_rows: int) -> Tensor:

@@ -106,26 +106,29 @@ def block_scales(constants: Sequence[Tensor]) -> Tensor:
     return scales.add_(outer[-1])
 
 
-def pack_nf4(weight: Tensor, *, chunk: int = 2**15) -> tuple[Tensor, Tensor]:
+def pack_nf4(weight: Tensor, *, chunk: int = 2**14) -> tuple[Tensor, Tensor]:
     """Quantize on the CPU: packed codes, two a byte, and the float32 scale of each block of 64.
 
     A code is the number of borders between NF4's values that a scaled weight exceeds. Counting them border by border
-    runs over whole vectors in the cache, where bitsandbytes searches for each weight by itself. A chunk is of the grain
-    size of torch, so no operation wakes other threads: on busy cores their waiting cost 50 times the work.
+    runs over whole vectors in the cache, where bitsandbytes searches for each weight by itself. A chunk is below the
+    grain size of torch, so no operation wakes other threads: on busy cores their waiting cost 50 times the work. And
+    nothing but the result is ever as large as the weight, so the heap is left without holes.
     """
     values = bnb.get_4bit_type("nf4", device="cpu")
     borders = ((values[:-1] + values[1:]) / 2).tolist()
     flat = weight.reshape(-1)
-    codes = torch.zeros(flat.numel(), dtype=torch.uint8)
+    packed = torch.empty(flat.numel() // 2, dtype=torch.uint8)
     scales = torch.empty(flat.numel() // BLOCK)
+    codes = torch.empty(chunk, dtype=torch.uint8)
     for start in range(0, flat.numel(), chunk):
         blocks = flat[start : start + chunk].float().view(-1, BLOCK)
         absmax = torch.amax(blocks.abs(), dim=1, out=scales[start // BLOCK : start // BLOCK + blocks.shape[0]])
         scaled = (blocks * (1.0 / absmax.clamp(min=1e-38)).unsqueeze(1)).view(-1)  # 1e-38: blocks of zeros
-        part = codes[start : start + chunk]
+        part = codes[: scaled.numel()].zero_()
         for border in borders:
             part.add_(scaled > border)
-    return (codes[::2] << 4).bitwise_or_(codes[1::2]), scales
+        torch.bitwise_or(part[::2] << 4, part[1::2], out=packed[start // 2 : (start + scaled.numel()) // 2])
+    return packed, scales
 
 
 @functools.cache
