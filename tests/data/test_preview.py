@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftkit.data.preview import Piece, Style, as_html, as_text, bar, pieces_of
+from ftkit.data.preview import Piece, Style, as_text, bar, pieces_of
 from ftkit.data.values import IGNORED, Example, Where
 
 PLAIN, ASCII, COLOUR = Style(colour=False, unicode=True), Style(colour=False, unicode=False), Style(True, unicode=True)
@@ -67,30 +66,3 @@ def test_bars_show_documents_to_scale(lengths: list[int], expected: str) -> None
 @given(st.lists(st.integers(1, 50), min_size=1), st.integers(1, 80))
 def test_bars_fill_their_width(lengths: list[int], width: int) -> None:
     assert len(bar(lengths, 100, width, ASCII)) == width
-
-
-class Page(HTMLParser):
-    """Collects the text, and what the page would fetch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.text, self.fetched = "", list[str]()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.fetched += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href")]
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def test_a_page_needs_nothing_else_and_runs_nothing(chatml: Any) -> None:
-    text = "<script>alert(1)</script>"
-    pieces = pieces_of(example(chatml, text, "alert"), chatml)
-    made = as_html("a & b", [("rows.jsonl", {"rows": "<3>"})], [("row", pieces)], [[3, 4]], 8)
-    page = Page()
-    page.feed(made)
-    assert page.fetched == []
-    assert "<script" not in made
-    assert text in page.text
-    assert "<3>" in page.text
-    assert 'title="7 of 8 tokens"' in made

@@ -69,10 +69,18 @@ def packs_of_first_step(inputs: Inputs) -> list[list[int]]:
 def page(recipe: Recipe, inputs: Inputs, documents: list[tuple[str, list[Piece]]]) -> str:
     """The page of HTML."""
     from ftkit.data.mask_report import mask_report
-    from ftkit.data.preview import as_html
+    from ftkit.data.preview_page import Document, as_html
 
+    train = inputs.prepared.train
+    packs = [
+        [
+            Document(str(one.where), len(one.labels), int((one.labels >= 0).sum()))
+            for one in (train[index] for index in pack)
+        ]
+        for pack in inputs.steps.packs_in(0)
+    ]
     facts = [(f"{account.path} ({account.type})", mask_report(account)) for account in accounts_of(inputs)]
-    return as_html(recipe.file, facts, documents, packs_of_first_step(inputs), recipe.data.sequence_len)
+    return as_html(recipe.file, facts, documents, packs, recipe.data.sequence_len)
 
 
 def show(recipe: Recipe, inputs: Inputs, documents: list[tuple[str, list[Piece]]]) -> None:

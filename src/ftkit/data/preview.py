@@ -1,14 +1,13 @@
 """A prepared document as a person sees it: its tokens with their labels, and the packs of a step as bars.
 
-Text for a terminal (colours, or plain marks where there are none) and for a page of HTML that needs nothing else.
+Here for a terminal: colours, or plain marks where there are none. The page of HTML is in `preview_page.py`.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import groupby
 from typing import Any
 
@@ -109,48 +108,6 @@ def bar(lengths: Sequence[int], capacity: int, width: int, style: Style) -> str:
     return "".join(nothing if n >= len(lengths) else (odd, even)[n % 2] for n in documents)
 
 
-def as_html(
-    title: str,
-    facts: Sequence[tuple[str, Mapping[str, str]]],
-    documents: Sequence[tuple[str, Sequence[Piece]]],
-    packs: Sequence[Sequence[int]],
-    capacity: int,
-) -> str:
-    """A page with the mask report, the documents, and the packs of one step.
-
-    Args:
-        facts: heading and table of each data set.
-        documents: heading and pieces of each document.
-        packs: lengths of the documents of each pack.
-    """
-    body = [f"<h1>{escape(title)}</h1>"]
-    for heading, table in facts:
-        rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in table.items())
-        body.append(f"<h2>{escape(heading)}</h2><table>{rows}</table>")
-    body.append('<p><span class="t">trained</span> <span>not trained</span> <span class="s">special token</span></p>')
-    for heading, pieces in documents:
-        body.append(f"<h2>{escape(heading)}</h2><pre>{''.join(map(_span, pieces))}</pre>")
-    body.append(f"<h2>Packs of the first step, of {capacity:,} tokens</h2>")
-    body += [_html_bar(lengths, capacity) for lengths in packs]
-    return PAGE.format(title=escape(title), body="\n".join(body))
-
-
-PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>{title}</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; }}
-pre {{ white-space: pre-wrap; overflow-wrap: anywhere; background: #f6f6f6; padding: 1em; color: #666; }}
-th {{ text-align: left; padding-right: 2em; font-weight: 600; vertical-align: top; }}
-.t {{ background: #c5f0c5; color: #063; }} .s {{ font-weight: 700; border: 1px solid #999; border-radius: 3px; }}
-.bar {{ display: flex; height: 1.2em; background: #eee; margin: 3px 0; }}
-.bar i {{ background: #58a; border-right: 1px solid #fff; box-sizing: border-box; }} .bar i:nth-child(even) {{ background: #8bd; }}
-</style>
-<body>
-{body}
-</body></html>
-"""  # noqa: E501
-
-
 def _text(ids: list[int], tokenizer: Any) -> str:
     """Decoded, with the space in front that a sentencepiece decoder takes away."""
     text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -172,17 +129,3 @@ def _printable(text: str, style: Style) -> str:
     shown = "".join("?" if unicodedata.category(c) == "Cc" and c not in "\n\t" else c for c in text)
     shown = shown if style.unicode else shown.encode("ascii", "backslashreplace").decode()
     return shown.replace("\n", style.line_end)
-
-
-def _span(piece: Piece) -> str:
-    look = " ".join(name for name, holds in (("t", piece.is_trained), ("s", piece.is_special)) if holds)
-    text = escape(piece.text).replace("\n", "↵\n")
-    return f'<span class="{look}" title="{" ".join(map(str, piece.ids))}">{text}</span>'
-
-
-def _html_bar(lengths: Sequence[int], capacity: int) -> str:
-    whole = max(capacity, sum(lengths))
-    documents = "".join(
-        f'<i style="width:{100 * length / whole:.3f}%" title="{length} tokens"></i>' for length in lengths
-    )
-    return f'<div class="bar" title="{sum(lengths)} of {capacity} tokens">{documents}</div>'
