@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "assemble": {"*"},
     "inputs": FLOOR | {"recipe", "data"},
     "summary": {"*"},
+    "token_audit": {"*"},
     "cli": FLOOR | {"run", "planning", "save", "report", "recipe", "hardware", "data", "model", "inputs", "unserved"},
 }
 

@@ -35,12 +35,12 @@ TALK = [
 ]
 
 
-def byte_tokenizer(folder: Path) -> int:
-    """Train a small byte-level BPE with ChatML markers into `folder`; return its length."""
+def byte_tokenizer(folder: Path, *, chatml: bool = True) -> int:
+    """Train a small byte-level BPE, with ChatML markers unless they are unwanted, into `folder`; return its length."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<pad>"]
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<pad>"] if chatml else ["<|endoftext|>", "<pad>"]
     trainer = trainers.BpeTrainer(
         vocab_size=512,
         special_tokens=special,
@@ -49,18 +49,27 @@ def byte_tokenizer(folder: Path) -> int:
     )
     tokenizer.train_from_iterator([text for pair in TALK for text in pair] + ["system user assistant"], trainer)
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<pad>", unk_token="<|endoftext|>"
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>" if chatml else "<|endoftext|>",
+        pad_token="<pad>",
+        unk_token="<|endoftext|>",
     )
     fast.save_pretrained(folder)
     return len(fast)
 
 
 def tiny_model(
-    folder: Path, architecture: str = "llama", *, vocab_size: int | None = None, seed: int = 0, **shape: Any
+    folder: Path,
+    architecture: str = "llama",
+    *,
+    vocab_size: int | None = None,
+    chatml: bool = True,
+    seed: int = 0,
+    **shape: Any,
 ) -> Path:
     """Write a random model of `architecture` in fp32, with a byte-level tokenizer unless `vocab_size` is given."""
     folder.mkdir(parents=True, exist_ok=True)
-    size = byte_tokenizer(folder) if vocab_size is None else vocab_size
+    size = byte_tokenizer(folder, chatml=chatml) if vocab_size is None else vocab_size
     config = AutoConfig.for_model(architecture, vocab_size=size, **{**SHAPE, **EXTRA[architecture], **shape})
     torch.manual_seed(seed)
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)

@@ -46,6 +46,7 @@ from ftkit.save.checkpoint import find_checkpoint
 from ftkit.save.output import hold
 from ftkit.save.writing import writing
 from ftkit.summary import end_facts, next_steps, record_of, start_facts, untrained_rows, warnings_of
+from ftkit.token_audit import token_facts
 from ftkit.train.events import Listener
 from ftkit.train.loop import Outcome, Trainer
 
@@ -123,6 +124,7 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
         console.say(f"note: {text}")
     with watch.phase("load"):
         loaded = load_model(effective, inputs, plan, backend, numbers)
+    console.facts("Tokens", token_facts(inputs, loaded))
     trainer = build_trainer(effective, inputs, loaded, backend, numbers, say=lambda note: console.say(f"note: {note}"))
     output = Path(effective.saving.output_dir)
     if world.is_main:

@@ -15,6 +15,7 @@ from ftkit.model.plan import ModelPlan, is_trained
 from ftkit.parallel.backend import World
 from ftkit.recipe import Recipe
 from ftkit.report.run_file import RunRecord
+from ftkit.token_audit import token_facts
 
 if TYPE_CHECKING:
     from ftkit.assemble import Loaded, Precision
@@ -150,6 +151,7 @@ def record_of(
         settings={name: section.model_dump(mode="json", by_alias=True) for name, section in recipe.sections().items()},
         substitutions=[asdict(substitution) for substitution in result.substitutions],
         model=model,
+        tokens=token_facts(inputs, loaded),
         data=inputs.prepared.report.to_json(),
         timings=timings,
         result=asdict(result.outcome),

@@ -39,7 +39,6 @@ LISTED: Mapping[str, str] = MappingProxyType(
 )
 REFUSED = frozenset(
     {
-        "added_tokens_overrides",
         "load_best_model_at_end",
         "lora_fan_in_fan_out",
         "lora_target_parameters",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ftkit.data.renamed_tokens import rename_tokens
 from ftkit.errors import DataError
 from ftkit.hub import is_cached, is_lfs_pointer, why_silent
 from ftkit.recipe.section.tokens import SpecialTokens, TokenSection
@@ -37,9 +38,10 @@ def load_tokenizer(tokens: TokenSection, base_model: str, *, revision: str | Non
 
 
 def read_tokenizer(tokens: TokenSection, base_model: str, *, revision: str | None, trust_remote_code: bool) -> Any:
-    """The tokenizer as its folder has it, before the recipe adds to it; see `load_tokenizer`."""
+    """The tokenizer as its folder has it, before the recipe adds to it but for new texts of reserved tokens."""
     source = tokens.tokenizer_config or base_model
-    return _load(source, tokens.tokenizer_type, revision=revision, trust_remote_code=trust_remote_code)
+    tokenizer = _load(source, tokens.tokenizer_type, revision=revision, trust_remote_code=trust_remote_code)
+    return rename_tokens(tokenizer, tokens.added_tokens_overrides) if tokens.added_tokens_overrides else tokenizer
 
 
 @dataclass(frozen=True, slots=True)

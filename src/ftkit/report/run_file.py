@@ -37,6 +37,7 @@ class RunRecord:
         settings: the recipe as it really ran, by section.
         substitutions: each with key, asked, used, reason.
         model: parameters, trainable share, bytes.
+        tokens: special and new tokens as they were used.
         data: the report of preparation.
         timings: seconds by phase.
         result: steps, losses, how it ended, speed, memory.
@@ -46,6 +47,7 @@ class RunRecord:
     settings: Mapping[str, Any]
     substitutions: Sequence[Mapping[str, str]] = ()
     model: Mapping[str, Any] = field(default_factory=dict)
+    tokens: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
     timings: Mapping[str, float] = field(default_factory=dict)
     result: Mapping[str, Any] = field(default_factory=dict)

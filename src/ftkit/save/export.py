@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +55,10 @@ def export(
         if adapter is not None:
             write_adapter(backend, net, adapter, folder, grown)
         else:
-            write_model(backend, net, folder, dtype)
+            write_model(backend, net, folder, dtype, tokens=special_ids(tokenizer, ends))
         if backend.world.is_main:
             tokenizer.save_pretrained(folder)
-            write_generation_config(net, tokenizer, folder, ends)
+            write_generation_config(net, folder, special_ids(tokenizer, ends))
 
 
 def write_adapter(
@@ -91,11 +91,18 @@ def grown_files(parameters: Iterable[str], grown: Iterable[str]) -> dict[str, st
     return {PEFT_PREFIX + name: name for name in base if ".original_module." not in name}
 
 
-def write_generation_config(net: PreTrainedModel, tokenizer: Any, folder: Path, ends: Sequence[int]) -> None:
+def special_ids(tokenizer: Any, ends: Sequence[int]) -> dict[str, Any]:
+    """What config.json and generation_config.json say of tokens, so that both agree with the tokenizer beside them."""
+    eos = ends[0] if len(ends) == 1 else list(ends) or tokenizer.eos_token_id
+    ids = {"eos_token_id": eos, "pad_token_id": tokenizer.pad_token_id}
+    return ids | ({} if tokenizer.bos_token_id is None else {"bos_token_id": tokenizer.bos_token_id})
+
+
+def write_generation_config(net: PreTrainedModel, folder: Path, tokens: Mapping[str, Any]) -> None:
     """Write the base's generation settings, with the ends that the run's own answers have."""
     config = copy.deepcopy(net.generation_config)
     if config is None:
         return
-    config.eos_token_id = ends[0] if len(ends) == 1 else list(ends) or tokenizer.eos_token_id
-    config.pad_token_id = tokenizer.pad_token_id
+    for name, value in tokens.items():
+        setattr(config, name, value)
     config.save_pretrained(folder)

@@ -12,7 +12,8 @@ import copy
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,7 @@ def write_model(
     dtype: torch.dtype | None = None,
     *,
     shard_bytes: int = SHARD_BYTES,
+    tokens: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Write the model in `folder`; every rank calls it, rank 0 writes.
 
@@ -45,6 +47,7 @@ def write_model(
         folder: made if it is not there.
         dtype: of floats in the files; None as they are.
         shard_bytes: a file is closed before it grows beyond this; a parameter is never split.
+        tokens: what config.json says of special tokens; as the net has it where nothing is given.
 
     Raises:
         CheckpointError: the architecture's files mix several parameters of the net in one tensor.
@@ -56,7 +59,7 @@ def write_model(
         return
     folder.mkdir(parents=True, exist_ok=True)
     write_files(folder, pieces, lambda names: converted(net, backend.full_state(names), dtype), shard_bytes=shard_bytes)
-    write_config(net, folder, dtype)
+    write_config(net, folder, dtype, tokens)
 
 
 def write_files(
@@ -136,11 +139,14 @@ def write_index(folder: Path, places: Mapping[str, str], pieces: Mapping[str, Ma
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf8")
 
 
-def write_config(net: PreTrainedModel, folder: Path, dtype: torch.dtype | None) -> None:
+def write_config(
+    net: PreTrainedModel, folder: Path, dtype: torch.dtype | None, tokens: Mapping[str, Any] = MappingProxyType({})
+) -> None:
     """Write config.json as the net would be loaded again."""
     config = copy.deepcopy(net.config)
     config.architectures = [type(net).__name__]
     config.dtype = dtype or net.dtype
+    config.update(dict(tokens))
     config.save_pretrained(folder)
 
 
