@@ -13,6 +13,7 @@ from ftkit.data.mask_report import of_documents
 from ftkit.model.checkpoint_files import fingerprint
 from ftkit.model.plan import ModelPlan, is_trained
 from ftkit.parallel.backend import World
+from ftkit.parallel.shapes import whole_shape
 from ftkit.recipe import Recipe
 from ftkit.report.run_file import RunRecord
 from ftkit.token_audit import token_facts
@@ -138,7 +139,7 @@ def record_of(
 ) -> RunRecord:
     """The run as run.json holds it."""
     plan = loaded.plan
-    trainable = sum(p.numel() for p in loaded.net.parameters() if p.requires_grad)
+    trainable = sum(whole_shape(p).numel() for p in loaded.net.parameters() if p.requires_grad)
     model: dict[str, Any] = {
         "base_model": plan.base_model,
         "weights": fingerprint(plan.source, plan.revision),

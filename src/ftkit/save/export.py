@@ -13,6 +13,7 @@ from ftkit.errors import CheckpointError
 from ftkit.model.adapter import write_adapter_config
 from ftkit.model.naming import PEFT_PREFIX, adapter_files, is_adapter, plain_name
 from ftkit.parallel.backend import Backend
+from ftkit.parallel.shapes import whole_shape
 from ftkit.save.stream import TensorShape, write_stream
 from ftkit.save.whole_model import take_part, write_model
 from ftkit.save.writing import writing
@@ -71,7 +72,9 @@ def write_adapter(
     """
     parameters = dict(net.named_parameters(remove_duplicate=False))
     files = adapter_files(net) | grown_files(parameters, grown)  # PEFT's name -> the net's
-    shapes = {name: TensorShape(tuple(parameters[mine].shape), parameters[mine].dtype) for name, mine in files.items()}
+    shapes = {
+        name: TensorShape(tuple(whole_shape(parameters[mine])), parameters[mine].dtype) for name, mine in files.items()
+    }
     empty = [name for name, shape in shapes.items() if shape.num_bytes == 0]
     if empty:
         raise CheckpointError("the adapter holds an empty tensor, nothing was written", where=empty[0])

@@ -21,6 +21,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from ftkit.errors import CheckpointError
 from ftkit.parallel.backend import Backend
+from ftkit.parallel.shapes import whole_shape
 from ftkit.save.stream import TensorShape, write_stream
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ def write_files(
 def file_pieces(net: PreTrainedModel, dtype: torch.dtype | None) -> dict[str, dict[str, TensorShape]]:
     """For each entry of the net's state, tied ones once: the tensors it becomes in the file."""
     tied = set(net.all_tied_weights_keys)
-    empty = {n: t.detach().to("meta") for n, t in net.state_dict(keep_vars=True).items() if n not in tied}
+    tensors = {n: t for n, t in net.state_dict(keep_vars=True).items() if n not in tied}
+    empty = {n: torch.empty(whole_shape(t), dtype=t.dtype, device="meta") for n, t in tensors.items()}
     pieces = {}
     for name, tensor in empty.items():
         made = revert_weight_conversion(net, {name: tensor})

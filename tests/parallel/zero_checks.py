@@ -1,0 +1,235 @@
+"""What a rank under ZeRO does and finds; each returns plain values for test_zero.py to compare with `single`."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from zero_cases import CPU, Case, Ready, make, micro_batches, train, whole
+
+from ftkit.errors import BackendError, CheckpointError
+from ftkit.objective.sft import sft_loss
+from ftkit.parallel.backend import World
+from ftkit.parallel.zero import ZeroBackend
+from ftkit.save.export import write_adapter
+
+FORCED = dict.fromkeys(
+    ("stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_prefetch_bucket_size"), 0
+)  # tiny nets release nothing otherwise
+
+
+def answer(check: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """What `check` returns on rank 0, or the text of its failure on any rank."""
+    try:
+        result, failure = check(**arguments), None
+    except Exception:
+        result, failure = None, traceback.format_exc()
+    failures: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(failures, failure)
+    gc.collect()
+    if any(failures):
+        return {"failure": "\n".join(f"rank {rank}: {text}" for rank, text in enumerate(failures) if text)}
+    return result
+
+
+def world() -> World:
+    return World(dist.get_rank(), dist.get_world_size(), dist.get_rank(), dist.get_world_size(), CPU)
+
+
+def backend_of(case: Case, stage: int) -> ZeroBackend:
+    return ZeroBackend(world(), {"zero_optimization": {"stage": stage, **(FORCED if stage == 3 else {}), **case.zero}})
+
+
+def steps(case: Case, ready: Ready, numbers: range) -> list[list[float]]:
+    return train(case, ready, numbers, dist.get_rank(), dist.get_world_size())
+
+
+def everyone(value: Any) -> list[Any]:
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def trains(case: Case, stage: int, model: Path) -> dict[str, Any]:
+    """Losses, norms and the weights at the end."""
+    ready = make(case, model, backend_of(case, stage))
+    losses, norms = steps(case, ready, range(case.steps))
+    state = whole(ready)
+    ready.backend.engine.destroy()
+    return {"losses": losses, "norms": norms, "state": state}
+
+
+def resumes(case: Case, stage: int, model: Path, folder: Path) -> dict[str, Any]:
+    """Three steps, saved, three more; and these three again from what was saved."""
+    first = make(case, model, backend_of(case, stage))
+    steps(case, first, range(3))
+    first.backend.save_shards(folder)
+    went_on, state = steps(case, first, range(3, 6)), whole(first)
+    first.backend.engine.destroy()
+    second = make(case, model, backend_of(case, stage))
+    second.backend.load_shards(folder)
+    resumed, again = steps(case, second, range(3, 6)), whole(second)
+    second.backend.engine.destroy()
+    return {"went on": went_on, "resumed": resumed, "state": state, "again": again}
+
+
+def refuses_checkpoints(case: Case, stage: int, model: Path, folder: Path) -> list[str]:
+    """What is said of checkpoints of another world, of none, and of a damaged one."""
+    ready = make(case, model, backend_of(case, stage))
+    ready.backend.save_shards(folder)
+    note, texts = folder / "zero.json", []
+    other = folder.with_name("other")
+    if dist.get_rank() == 0:
+        shutil.copytree(folder, other)
+        (other / "zero.json").write_text('{"ranks": 4, "stage": 2}')
+        for file in folder.rglob("*optim_states.pt"):
+            file.unlink()
+    dist.barrier()
+    assert note.is_file()
+    for place in (other, folder.with_name("nothing"), folder):
+        try:
+            ready.backend.load_shards(place)
+        except CheckpointError as error:
+            texts.append(str(error))
+    ready.backend.engine.destroy()
+    return texts
+
+
+def refuses_what_is_not_finite(case: Case, stage: int, model: Path, *, in_loss: bool) -> dict[str, Any]:
+    """A step with a number on rank 1 that is not one, after a good step: what each rank says, and whether it moved."""
+    ready = make(case, model, backend_of(case, stage))
+    steps(case, ready, range(1))
+    before = whole(ready)
+    (batch,) = micro_batches(case, 1, dist.get_rank())
+    if in_loss:
+        loss, _ = sft_loss(ready.module, batch)
+        loss = loss * (float("nan") if dist.get_rank() else 1.0)
+    else:  # the gradient of a root at zero is infinite
+        outputs = ready.module(input_ids=batch.input_ids, use_cache=False)
+        loss = outputs.logits.sum() if dist.get_rank() == 0 else (outputs.logits * 0).sum().sqrt()
+    ready.backend.backward(loss, last=True)
+    try:
+        ready.backend.step()
+        said = "nothing"
+    except BackendError as error:
+        said = error.what
+    after = whole(ready)
+    ready.backend.engine.destroy()
+    return {"said": everyone(said), "moved": [name for name in before if not torch.equal(before[name], after[name])]}
+
+
+class Gathers(TorchDispatchMode):
+    """Counts what ranks send each other, by operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            self.count[func.__name__.split(".")[0]] += 1
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def gathered(self) -> int:
+        return sum(number for name, number in self.count.items() if "allgather" in name)
+
+
+def shards(case: Case, model: Path) -> dict[str, Any]:
+    """Bytes of stage 3 by place and time, and how often it gathers."""
+    resident: list[int] = []
+    backend = backend_of(case, 3)
+    meter = PeakOfBlocks(backend)
+    ready = make(case, model, meter, on_block=lambda block: resident.append(bytes_of(block.parameters())))
+    net, forward, backward = ready.net, Gathers(), Gathers()
+    sizes = {
+        name: (p.ds_numel, p.ds_tensor.numel(), p.numel())
+        for name, p in net.named_parameters()
+        if p.dtype == torch.uint8
+    }
+    total, local = sum(p.ds_numel * p.element_size() for p in net.parameters()), bytes_of(net.parameters())
+    (batch,) = micro_batches(case, 0, dist.get_rank())
+    with forward:
+        loss, _ = sft_loss(ready.module, batch)
+    kept = sum(t.untyped_storage().nbytes() for t in saved_tensors(loss) if t.dtype == torch.uint8)
+    with backward:
+        backend.backward(loss, last=True)
+    backend.step()
+    left = bytes_of(net.parameters())
+    backend.engine.destroy()
+    return {
+        "sizes": sizes,
+        "total": total,
+        "local": local,
+        "peak": meter.peak,
+        "blocks": resident,
+        "kept": kept,
+        "saved": sum(1 for t in saved_tensors(loss) if t.dtype == torch.uint8),
+        "left": left,
+        "forward": forward.gathered,
+        "backward": backward.gathered,
+    }
+
+
+class PeakOfBlocks:
+    """A backend that looks at the net's bytes when a block is whole."""
+
+    def __init__(self, backend: ZeroBackend) -> None:
+        self.backend, self.placed, self.peak = backend, 0, 0
+
+    def place_block(self, block: nn.Module, fill: Callable[[nn.Module], None]) -> None:
+        def fill_and_look(module: nn.Module) -> None:
+            fill(module)
+            self.peak = max(self.peak, self.placed + bytes_of(module.parameters()))
+
+        self.backend.place_block(block, fill_and_look)
+        self.placed += bytes_of(block.parameters())
+
+    def finish(self, *arguments: Any) -> Any:
+        return self.backend.finish(*arguments)
+
+
+def bytes_of(parameters: Any) -> int:
+    """Bytes of the parameters that are here: what is gathered, and the parts that are kept."""
+    storages = {}
+    for parameter in parameters:
+        for tensor in (parameter, getattr(parameter, "ds_tensor", None)):
+            if tensor is not None and not tensor.is_meta:
+                storage = tensor.untyped_storage()
+                storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def saved_tensors(loss: Tensor) -> Iterator[Tensor]:
+    """Every tensor that the graph behind `loss` keeps for autograd functions written in Python."""
+    seen, todo = set(), [loss.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        yield from (tensor for tensor in getattr(node, "saved_tensors", ()) if tensor is not None)
+        todo += [following for following, _ in node.next_functions]
+
+
+def exports(case: Case, stage: int, model: Path, folder: Path) -> dict[str, Any]:
+    """The adapter as the run's end writes it."""
+    from model_zoo import plan_of
+    from zero_cases import KINDS
+
+    ready = make(case, model, backend_of(case, stage))
+    steps(case, ready, range(2))
+    config = plan_of(model, **KINDS[case.kind]).adapter
+    assert config is not None
+    write_adapter(ready.backend, ready.net, config, folder)
+    ready.backend.engine.destroy()
+    return {}
