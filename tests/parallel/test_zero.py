@@ -203,8 +203,7 @@ def test_stage_3_shards_every_byte_and_lets_go_of_what_it_gathers(folder: Path) 
     assert run["local"] == pytest.approx(run["total"] / 2, rel=0.02)
     assert run["left"] == run["local"]
     assert run["peak"] <= run["local"] + 2 * max(run["blocks"])  # a whole block is two parts
-    assert run["saved"] > 0
-    assert run["kept"] == 0
+    assert run["kept"] == [0] * len(run["sizes"])
     # each adapted linear at once, in forward and again in backward; and norms, embedding, head
     assert run["forward"] >= 14
     assert run["backward"] >= 14

@@ -160,7 +160,7 @@ def shards(case: Case, model: Path) -> dict[str, Any]:
     (batch,) = micro_batches(case, 0, dist.get_rank())
     with forward:
         loss, _ = sft_loss(ready.module, batch)
-    kept = sum(t.untyped_storage().nbytes() for t in saved_tensors(loss) if t.dtype == torch.uint8)
+    kept = [t.untyped_storage().nbytes() for t in saved_tensors(loss) if t.dtype == torch.uint8]
     with backward:
         backend.backward(loss, last=True)
     backend.step()
@@ -173,7 +173,6 @@ def shards(case: Case, model: Path) -> dict[str, Any]:
         "peak": meter.peak,
         "blocks": resident,
         "kept": kept,
-        "saved": sum(1 for t in saved_tensors(loss) if t.dtype == torch.uint8),
         "left": left,
         "forward": forward.gathered,
         "backward": backward.gathered,

@@ -92,7 +92,7 @@ class ZeroBackend:
             model=net, optimizer=optimizer, config=config, dist_init_required=False
         )
         self.loss = torch.zeros((), device=self.world.device)  # of this step on this rank so far
-        return EngineModule(self.engine, net), optimizer
+        return EngineModule(self.engine, net, self.world.device.type), optimizer
 
     def gather_adapters_whole(self, net: nn.Module) -> None:
         """Make each adapted layer a leaf of stage 3: gathered with everything inside it when it is called.
@@ -178,7 +178,7 @@ def whole_shapes(net: nn.Module) -> Iterator[None]:
     """Give partitioned parameters the shape they have in the net; the values inside mean nothing and take no memory."""
     empty = {p: p.data for p in net.parameters() if hasattr(p, "ds_shape") and p.shape != p.ds_shape}
     for parameter in empty:
-        parameter.data = parameter.data.new_empty(1).expand(parameter.ds_shape)  # type: ignore[attr-defined]
+        parameter.data = parameter.data.new_empty(1).expand(parameter.ds_shape)
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -17,14 +18,15 @@ class EngineModule(nn.Module):
     Args:
         engine: of `deepspeed.initialize`.
         net: what it was given.
+        device_type: of the autocast.
     """
 
-    def __init__(self, engine: nn.Module, net: nn.Module) -> None:
+    def __init__(self, engine: nn.Module, net: nn.Module, device_type: str) -> None:
         super().__init__()
         self.engine = engine
         self.config = getattr(net, "config", None)  # the net's; the engine has one of the same name, DeepSpeed's
-        self.device_type = next(iter(net.buffers()), torch.empty(0)).device.type
-        self.products: torch.autocast | None = None
+        self.device_type = device_type
+        self.products: AbstractContextManager[object] | None = None
         net.register_forward_pre_hook(self.turn_on)
         net.register_forward_hook(self.turn_off, always_call=True)
 
