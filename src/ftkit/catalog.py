@@ -108,6 +108,7 @@ BACKENDS: Mapping[str, str] = {
     "single": "ftkit.parallel.single:build",
     "ddp": "ftkit.parallel.ddp:build",
     "fsdp": "ftkit.parallel.fsdp:build",
+    "zero": "ftkit.parallel.zero:build",
 }
 TRACKERS: Mapping[str, str] = {}  # section TrackingSection -> a Listener, see train/events.py; filled with the trackers
 

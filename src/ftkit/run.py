@@ -24,7 +24,7 @@ from ftkit.assemble import (
     unquantized_experts,
 )
 from ftkit.data.accounts import write_rejected
-from ftkit.errors import CheckpointError
+from ftkit.errors import CheckpointError, RecipeError
 from ftkit.hardware import Substitution, detect_machine, fit_to_machine
 from ftkit.inputs import Inputs, load_inputs
 from ftkit.model.config import read_config
@@ -37,6 +37,7 @@ from ftkit.parallel.choose import build_backend
 from ftkit.parallel.launch import set_threads, world_from_environment
 from ftkit.parallel.process_group import connect, refuse_disagreement
 from ftkit.recipe import Recipe
+from ftkit.recipe.deepspeed import deepspeed_config
 from ftkit.report.console import Console
 from ftkit.report.metrics import MetricsFile
 from ftkit.report.plot import LossPlot
@@ -101,7 +102,7 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
     source = resolve_base_model(effective.model.base_model)
     require_token(wanted=bool(effective.model.hf_use_auth_token), source=source)
     read_config(effective.model)  # what is wrong with the model is said before a row is read
-    backend = build_backend(BackendRequest(effective.backend, effective.training, effective.file), world)
+    backend = build_backend(request_of(effective), world)
     with watch.phase("data"):
         progress = PrepareProgress(console)
         inputs = load_inputs(effective, source, world_size=world.size, on_progress=progress)
@@ -153,6 +154,27 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
     console.next_steps(next_steps(recipe, plan, result))
     backend.close()
     return result
+
+
+def request_of(recipe: Recipe) -> BackendRequest:
+    """What the backend is made from; the name of a DeepSpeed file becomes what the file says.
+
+    Raises:
+        RecipeError: there is no such file, or it is not JSON.
+    """
+    section = recipe.backend
+    if isinstance(section.deepspeed, str):
+        try:
+            config = deepspeed_config(section.deepspeed, recipe.file)
+        except (FileNotFoundError, ValueError) as problem:
+            raise RecipeError(
+                f"the DeepSpeed configuration cannot be read, got {section.deepspeed} "
+                f"({'no such file' if isinstance(problem, FileNotFoundError) else problem})",
+                where="deepspeed",
+                help="put the file beside the recipe, or write its contents as a mapping under `deepspeed`",
+            ) from problem
+        section = section.model_copy(update={"deepspeed": config})
+    return BackendRequest(section, recipe.training, recipe.file)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-PATHS = (HERE.parents[1] / "src", HERE.parent, HERE)
+PATHS = (HERE.parents[1] / "src", HERE.parent, HERE.parent / "model", HERE)
 
 
 def run_pair(
@@ -48,8 +48,8 @@ def run_pair(
             "HF_HUB_OFFLINE": "1",
         }
         command = [sys.executable, str(HERE / "pair.py"), str(job), str(folder / f"rank{rank}.pickle")]
-        log = (folder / f"rank{rank}.log").open("w")
-        processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
+        with (folder / f"rank{rank}.log").open("w") as log:
+            processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
     try:
         for process in processes:
             process.wait(timeout)

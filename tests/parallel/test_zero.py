@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 from model_zoo import tiny_config
+from pair import run_pair
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 from zero_cases import CPU, Case, make, train, whole
+from zero_checks import exports, refuses_checkpoints, refuses_what_is_not_finite, resumes, shards, trains
 
 from ftkit.parallel.backend import World
 from ftkit.parallel.single import SingleBackend
 
-ROOT = Path(__file__).resolve().parents[2]
 STAGES = (1, 2, 3)
 CPU_OFFLOAD = {"device": "cpu"}
 MATRIX: Mapping[str, Case] = {
@@ -29,7 +27,6 @@ MATRIX: Mapping[str, Case] = {
     "lora-sgd": Case("lora", optimizer="sgd"),
     "qlora-adamw-x4": Case("qlora", accumulation=4),
     "qlora-sgd-packed": Case("qlora", optimizer="sgd", documents=3, max_norm=0.0),
-    "qlora-adamw-packed": Case("qlora", documents=3),
     "offloaded": Case("qlora", zero={"offload_optimizer": CPU_OFFLOAD}, steps=4),
 }
 ONLY_3: Mapping[str, Case] = {
@@ -46,7 +43,7 @@ EIGHT_BIT: Mapping[str, Case] = {
     "8bit-qlora": Case("wide-qlora", optimizer="adamw_bnb_8bit", model="wide", rate=1e-3),
     "8bit-full": Case("full", optimizer="paged_adamw_8bit", model="wide", rate=1e-3, steps=8),
 }
-OPTIMIZERS = {"adamw": "adamw_torch", "sgd": "sgd", "8bit": "adamw_bnb_8bit"}
+RESUMED = {"adamw": "adamw_torch", "8bit": "adamw_bnb_8bit"}
 
 
 def every_run() -> dict[str, tuple[Case, int]]:
@@ -57,53 +54,41 @@ def every_run() -> dict[str, tuple[Case, int]]:
     return runs
 
 
-def every_check(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
-    checks: dict[str, tuple[str, dict[str, Any]]] = {
-        name: ("trains", {"case": case, "stage": stage, "model": folder / case.model})
-        for name, (case, stage) in every_run().items()
+def every_check(folder: Path) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """Name -> what each rank calls, and with what."""
+    checks: dict[str, tuple[Any, tuple[Any, ...]]] = {
+        name: (trains, (case, stage, folder / case.model)) for name, (case, stage) in every_run().items()
     }
     for stage in STAGES:
-        for name, optimizer in OPTIMIZERS.items():
+        for name, optimizer in RESUMED.items():
             case = replace(EIGHT_BIT["8bit-qlora"], optimizer=optimizer)
             place = folder / f"saved-{name}-{stage}"
-            arguments = {"case": case, "stage": stage, "model": folder / case.model, "folder": place}
-            checks[f"resumes-{name}-{stage}"] = ("resumes", arguments)
-        plain = {"case": Case("lora"), "stage": stage, "model": folder / "llama"}
-        checks[f"loss-{stage}"] = ("refuses_what_is_not_finite", {**plain, "in_loss": True})
-        checks[f"norm-{stage}"] = ("refuses_what_is_not_finite", {**plain, "in_loss": False})
-        checks[f"exports-{stage}"] = ("exports", {**plain, "folder": folder / f"adapter-{stage}"})
-    checks["refused"] = ("refuses_checkpoints", {**plain, "folder": folder / "refused"})
-    checks["shards"] = ("shards", {"case": Case("qlora"), "model": folder / "llama"})
+            checks[f"resumes-{name}-{stage}"] = (resumes, (case, stage, folder / case.model, place))
+        lora = (Case("lora"), stage, folder / "llama")
+        checks[f"loss-{stage}"] = (refuses_what_is_not_finite, (*lora, True))
+        checks[f"norm-{stage}"] = (refuses_what_is_not_finite, (*lora, False))
+        checks[f"exports-{stage}"] = (exports, (*lora, folder / f"adapter-{stage}"))
+    checks["refused"] = (refuses_checkpoints, (*lora, folder / "refused"))
+    checks["shards"] = (shards, (Case("qlora"), folder / "llama"))
     return checks
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models, and what a pair of processes found, a file a check."""
+    """Three tiny models."""
     folder = tmp_path_factory.mktemp("zero")
     for name in ("llama", "llama-tied", "mixtral"):
         save_model(tiny_config(name), folder / name)
-    wide = tiny_config("llama")
-    wide.hidden_size, wide.intermediate_size = 64, 96
-    wide.head_dim = 16
+    wide = tiny_config("llama")  # large enough for 8-bit states, which begin at 4096 elements
+    wide.hidden_size, wide.intermediate_size, wide.head_dim = 64, 96, 16
     save_model(wide, folder / "wide")
-    torch.save(every_check(folder), folder / "checks.pt")
-    paths = [ROOT / "src", ROOT / "tests", ROOT / "tests/model", ROOT / "tests/parallel"]
-    variables = {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    command = [sys.executable, str(ROOT / "tests/parallel/zero_worker.py"), str(folder)]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **variables, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    outputs = [rank.communicate(timeout=900)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)[-6000:]
     return folder
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> dict[str, Any]:
+    """What rank 0 of a pair of processes found in every check."""
+    return {name: ranks[0] for name, ranks in run_pair(every_check(folder), folder / "pair").items()}
 
 
 def save_model(config: Any, folder: Path) -> None:
@@ -112,12 +97,6 @@ def save_model(config: Any, folder: Path) -> None:
     for parameter in net.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)
     net.save_pretrained(folder)
-
-
-def found(folder: Path, name: str) -> Any:
-    result = torch.load(folder / f"{name}.pt", weights_only=False)
-    assert not isinstance(result, dict) or "failure" not in result, result["failure"]
-    return result
 
 
 _ALONE: dict[str, tuple[list[float], list[float], dict[str, Tensor]]] = {}
@@ -147,24 +126,24 @@ def assert_same_weights(ours: dict[str, Tensor], theirs: dict[str, Tensor], tole
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", MATRIX)
-def test_every_stage_trains_as_one_process(folder: Path, name: str, stage: int) -> None:
-    run, (losses, norms, state) = found(folder, f"{name}-{stage}"), alone(folder, MATRIX[name])
+def test_every_stage_trains_as_one_process(folder: Path, found: Any, name: str, stage: int) -> None:
+    run, (losses, norms, state) = found[f"{name}-{stage}"], alone(folder, MATRIX[name])
     assert run["losses"] == pytest.approx(losses, rel=1e-5)
     assert run["norms"] == pytest.approx(norms, rel=1e-5)
     assert_same_weights(run["state"], state, 2e-4 if "adamw" in MATRIX[name].optimizer else 1e-5)
 
 
 @pytest.mark.parametrize("name", ONLY_3)
-def test_stage_3_takes_every_net(folder: Path, name: str) -> None:
-    run, (losses, norms, state) = found(folder, name), alone(folder, ONLY_3[name])
+def test_stage_3_takes_every_net(folder: Path, found: Any, name: str) -> None:
+    run, (losses, norms, state) = found[name], alone(folder, ONLY_3[name])
     assert run["losses"] == pytest.approx(losses, rel=1e-5)
     assert run["norms"] == pytest.approx(norms, rel=1e-5)
     assert_same_weights(run["state"], state, 2e-4 if "adamw" in ONLY_3[name].optimizer else 1e-5)
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_bf16_leaves_the_packed_bytes_alone(folder: Path, stage: int) -> None:
-    run, (losses, norms, state) = found(folder, f"bf16-{stage}"), alone(folder, BF16)
+def test_bf16_leaves_the_packed_bytes_alone(folder: Path, found: Any, stage: int) -> None:
+    run, (losses, norms, state) = found[f"bf16-{stage}"], alone(folder, BF16)
     assert run["losses"] == pytest.approx(losses, rel=1e-3)
     assert run["norms"] == pytest.approx(norms, rel=1e-2)
     assert_same_weights(run["state"], state, 1e-2)  # bytes: bit for bit
@@ -173,30 +152,30 @@ def test_bf16_leaves_the_packed_bytes_alone(folder: Path, stage: int) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", EIGHT_BIT)
-def test_8_bit_states_follow_the_shards(folder: Path, name: str, stage: int) -> None:
-    run, (losses, _, _) = found(folder, f"{name}-{stage}"), alone(folder, EIGHT_BIT[name])
+def test_8_bit_states_follow_the_shards(folder: Path, found: Any, name: str, stage: int) -> None:
+    run, (losses, _, _) = found[f"{name}-{stage}"], alone(folder, EIGHT_BIT[name])
     assert run["losses"] == pytest.approx(losses, rel=1e-3)
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_resumed_run_goes_on_bit_for_bit(folder: Path, optimizer: str, stage: int) -> None:
-    run = found(folder, f"resumes-{optimizer}-{stage}")
+@pytest.mark.parametrize("optimizer", RESUMED)
+def test_a_resumed_run_goes_on_bit_for_bit(found: Any, optimizer: str, stage: int) -> None:
+    run = found[f"resumes-{optimizer}-{stage}"]
     assert run["resumed"] == run["went on"]
     assert all(torch.equal(run["again"][name], tensor) for name, tensor in run["state"].items())
 
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("what", ["loss", "norm"])
-def test_what_is_not_finite_on_one_rank_stops_all(folder: Path, what: str, stage: int) -> None:
-    run = found(folder, f"{what}-{stage}")
+def test_what_is_not_finite_on_one_rank_stops_all(found: Any, what: str, stage: int) -> None:
+    run = found[f"{what}-{stage}"]
     named = "gradient norm" if what == "norm" else "loss"
     assert run["said"] == [f"the {named} is not finite, got nan; no parameter has been changed"] * 2
     assert run["moved"] == []
 
 
-def test_stage_3_shards_every_byte_and_lets_go_of_what_it_gathers(folder: Path) -> None:
-    run = found(folder, "shards")
+def test_stage_3_shards_every_byte_and_lets_go_of_what_it_gathers(found: Any) -> None:
+    run = found["shards"]
     assert len(run["sizes"]) == 2 * 7 * 3  # blocks, linears, tensors of each
     for name, (whole_size, part, gathered) in run["sizes"].items():
         assert (part, gathered) == (-(-whole_size // 2), 0), name
@@ -210,18 +189,18 @@ def test_stage_3_shards_every_byte_and_lets_go_of_what_it_gathers(folder: Path) 
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_the_adapter_is_exported_whole(folder: Path, stage: int) -> None:
+def test_the_adapter_is_exported_whole(folder: Path, found: Any, stage: int) -> None:
     from safetensors.torch import load_file
 
-    found(folder, f"exports-{stage}")
+    assert found[f"exports-{stage}"] == {}
     exported = load_file(folder / f"adapter-{stage}" / "adapter_model.safetensors")
     _, _, state = alone(folder, Case("lora", steps=2))
     trained = {name.replace(".default", ""): t for name, t in state.items() if ".lora_" in name}
     assert_same_weights({name.removeprefix("base_model.model."): t for name, t in exported.items()}, trained, 1e-4)
 
 
-def test_checkpoints_that_do_not_fit_are_refused(folder: Path) -> None:
-    other, absent, damaged = found(folder, "refused")
+def test_checkpoints_that_do_not_fit_are_refused(folder: Path, found: Any) -> None:
+    other, absent, damaged = found["refused"]
     assert other == (
         f"{folder / 'other'}: ZeRO stage 2 on 4 ranks wrote this, got stage 3 on 2\n"
         "help: resume on 4 ranks with stage 2; fsdp resumes on any number of ranks, or start anew from the adapter or "

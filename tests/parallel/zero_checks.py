@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
-from zero_cases import CPU, Case, Ready, make, micro_batches, train, whole
+from zero_cases import Case, Ready, make, micro_batches, train, whole
 
 from ftkit.errors import BackendError, CheckpointError
 from ftkit.objective.sft import sft_loss
@@ -27,26 +25,8 @@ FORCED = dict.fromkeys(
 )  # tiny nets release nothing otherwise
 
 
-def answer(check: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """What `check` returns on rank 0, or the text of its failure on any rank."""
-    try:
-        result, failure = check(**arguments), None
-    except Exception:
-        result, failure = None, traceback.format_exc()
-    failures: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(failures, failure)
-    gc.collect()
-    if any(failures):
-        return {"failure": "\n".join(f"rank {rank}: {text}" for rank, text in enumerate(failures) if text)}
-    return result
-
-
-def world() -> World:
-    return World(dist.get_rank(), dist.get_world_size(), dist.get_rank(), dist.get_world_size(), CPU)
-
-
-def backend_of(case: Case, stage: int) -> ZeroBackend:
-    return ZeroBackend(world(), {"zero_optimization": {"stage": stage, **(FORCED if stage == 3 else {}), **case.zero}})
+def backend_of(world: World, case: Case, stage: int) -> ZeroBackend:
+    return ZeroBackend(world, {"zero_optimization": {"stage": stage, **(FORCED if stage == 3 else {}), **case.zero}})
 
 
 def steps(case: Case, ready: Ready, numbers: range) -> list[list[float]]:
@@ -59,32 +39,32 @@ def everyone(value: Any) -> list[Any]:
     return values
 
 
-def trains(case: Case, stage: int, model: Path) -> dict[str, Any]:
+def trains(world: World, case: Case, stage: int, model: Path) -> dict[str, Any]:
     """Losses, norms and the weights at the end."""
-    ready = make(case, model, backend_of(case, stage))
+    ready = make(case, model, backend_of(world, case, stage))
     losses, norms = steps(case, ready, range(case.steps))
     state = whole(ready)
     ready.backend.engine.destroy()
     return {"losses": losses, "norms": norms, "state": state}
 
 
-def resumes(case: Case, stage: int, model: Path, folder: Path) -> dict[str, Any]:
+def resumes(world: World, case: Case, stage: int, model: Path, folder: Path) -> dict[str, Any]:
     """Three steps, saved, three more; and these three again from what was saved."""
-    first = make(case, model, backend_of(case, stage))
+    first = make(case, model, backend_of(world, case, stage))
     steps(case, first, range(3))
     first.backend.save_shards(folder)
     went_on, state = steps(case, first, range(3, 6)), whole(first)
     first.backend.engine.destroy()
-    second = make(case, model, backend_of(case, stage))
+    second = make(case, model, backend_of(world, case, stage))
     second.backend.load_shards(folder)
     resumed, again = steps(case, second, range(3, 6)), whole(second)
     second.backend.engine.destroy()
     return {"went on": went_on, "resumed": resumed, "state": state, "again": again}
 
 
-def refuses_checkpoints(case: Case, stage: int, model: Path, folder: Path) -> list[str]:
+def refuses_checkpoints(world: World, case: Case, stage: int, model: Path, folder: Path) -> list[str]:
     """What is said of checkpoints of another world, of none, and of a damaged one."""
-    ready = make(case, model, backend_of(case, stage))
+    ready = make(case, model, backend_of(world, case, stage))
     ready.backend.save_shards(folder)
     note, texts = folder / "zero.json", []
     other = folder.with_name("other")
@@ -104,9 +84,9 @@ def refuses_checkpoints(case: Case, stage: int, model: Path, folder: Path) -> li
     return texts
 
 
-def refuses_what_is_not_finite(case: Case, stage: int, model: Path, *, in_loss: bool) -> dict[str, Any]:
+def refuses_what_is_not_finite(world: World, case: Case, stage: int, model: Path, in_loss: bool) -> dict[str, Any]:
     """A step with a number on rank 1 that is not one, after a good step: what each rank says, and whether it moved."""
-    ready = make(case, model, backend_of(case, stage))
+    ready = make(case, model, backend_of(world, case, stage))
     steps(case, ready, range(1))
     before = whole(ready)
     (batch,) = micro_batches(case, 1, dist.get_rank())
@@ -144,10 +124,10 @@ class Gathers(TorchDispatchMode):
         return sum(number for name, number in self.count.items() if "allgather" in name)
 
 
-def shards(case: Case, model: Path) -> dict[str, Any]:
+def shards(world: World, case: Case, model: Path) -> dict[str, Any]:
     """Bytes of stage 3 by place and time, and how often it gathers."""
     resident: list[int] = []
-    backend = backend_of(case, 3)
+    backend = backend_of(world, case, 3)
     meter = PeakOfBlocks(backend)
     ready = make(case, model, meter, on_block=lambda block: resident.append(bytes_of(block.parameters())))
     net, forward, backward = ready.net, Gathers(), Gathers()
@@ -220,12 +200,12 @@ def saved_tensors(loss: Tensor) -> Iterator[Tensor]:
         todo += [following for following, _ in node.next_functions]
 
 
-def exports(case: Case, stage: int, model: Path, folder: Path) -> dict[str, Any]:
+def exports(world: World, case: Case, stage: int, model: Path, folder: Path) -> dict[str, Any]:
     """The adapter as the run's end writes it."""
     from model_zoo import plan_of
     from zero_cases import KINDS
 
-    ready = make(case, model, backend_of(case, stage))
+    ready = make(case, model, backend_of(world, case, stage))
     steps(case, ready, range(2))
     config = plan_of(model, **KINDS[case.kind]).adapter
     assert config is not None

@@ -16,8 +16,9 @@ from __future__ import annotations
 import logging
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -25,20 +26,30 @@ from typing import Any, Literal
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
-from torch import distributed as dist
 from torch.optim import Optimizer
 
 from ftkit.errors import BackendError
 from ftkit.optional import need
-from ftkit.parallel.backend import GroupBuilder, OptimizerFactory, World
-from ftkit.parallel.single import not_finite
+from ftkit.parallel.backend import Backend, BackendRequest, GroupBuilder, OptimizerFactory, World
+from ftkit.parallel.ddp import DdpBackend
+from ftkit.parallel.gradients import refuse_not_finite
+from ftkit.parallel.process_group import all_reduced, disconnect
 from ftkit.parallel.zero_config import deepspeed_dict, stage_of
 from ftkit.parallel.zero_module import EngineModule
 from ftkit.parallel.zero_shards import load_zero, save_zero
 
 WEIGHTS = 3  # the stage that shards weights
-# Their update of one number looks at the whole matrix, and ZeRO hands them flat slices.
-WHOLE_MATRICES = ("Adafactor", "MuonAndAdamW", "Muon")
+
+
+def build(world: World, request: BackendRequest) -> Backend:
+    """Make the backend of a DeepSpeed mapping; a file's name has become its contents by now. Stage 0 is DDP.
+
+    Raises:
+        BackendError: the mapping asks for what ftkit does not serve, or DeepSpeed is not installed.
+    """
+    given = request.section.deepspeed
+    assert isinstance(given, Mapping)
+    return ZeroBackend(world, given) if stage_of(given) else DdpBackend(world)
 
 
 class ZeroBackend:
@@ -77,6 +88,7 @@ class ZeroBackend:
         max_norm: float,
     ) -> tuple[nn.Module, Optimizer]:
         """Fill and partition the rest, and let DeepSpeed take net and optimizer over."""
+        refuse_whole_matrices(build_optimizer)
         fill(net)
         self.partition(net)
         if self.stage == WEIGHTS:
@@ -86,7 +98,6 @@ class ZeroBackend:
             groups = build_groups(net)
             num_trained = sum(p.numel() for p in net.parameters() if p.requires_grad)
         optimizer = build_optimizer(groups)
-        refuse_whole_matrices(optimizer)
         config = deepspeed_dict(self.given, max_norm=max_norm, num_trained=num_trained)
         self.engine, *_ = self.deepspeed.initialize(
             model=net, optimizer=optimizer, config=config, dist_init_required=False
@@ -107,6 +118,10 @@ class ZeroBackend:
         if layers:
             net.enable_input_require_grads()  # type: ignore[operator]
 
+    def micro_batch(self, *, last: bool) -> AbstractContextManager[object]:
+        """`backward` says all there is to say."""
+        return nullcontext()
+
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradients of one micro-batch."""
         self.loss += loss.detach()
@@ -117,26 +132,25 @@ class ZeroBackend:
         """Refuse a loss that is not finite on any rank, then let DeepSpeed clip, check the norm, step and clear."""
         loss = float(self.reduce(self.loss, "sum"))
         self.loss.zero_()
-        if not math.isfinite(loss):
-            raise not_finite(loss, loss, None)
+        refuse_not_finite(0.0, loss, {})
         self.engine.step()
-        if not self.engine.was_step_applied():
-            raise not_finite(loss, math.nan, None)
-        return float(self.engine.get_global_grad_norm())
+        applied = self.engine.was_step_applied()
+        norm = float(self.engine.get_global_grad_norm()) if applied else math.nan
+        refuse_not_finite(norm, loss, {})
+        return norm
 
     def reduce(self, value: Tensor, op: Literal["sum", "max", "min"]) -> Tensor:
         """Return `value` combined over all ranks."""
-        combined = value.clone()
-        dist.all_reduce(combined, {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}[op])
-        return combined
+        return all_reduced(value, op)
 
     def save_shards(self, folder: Path) -> None:
         """Write trainable parameters and optimizer state in DeepSpeed's own files."""
         save_zero(self.engine, folder, self.world.size, self.stage)
 
-    def load_shards(self, folder: Path) -> None:
-        """Read them back at the same number of ranks and the same stage."""
+    def load_shards(self, folder: Path) -> tuple[str, ...]:
+        """Read them back at the same number of ranks and the same stage: everything is exactly as it was."""
         load_zero(self.engine, folder, self.world.size, self.stage)
+        return ()
 
     def full_state(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield whole tensors on the CPU of rank 0; in stage 3 the others take part in gathering them."""
@@ -151,25 +165,29 @@ class ZeroBackend:
     def close(self) -> None:
         """Take DeepSpeed's hooks off the net and leave the process group."""
         self.engine.destroy()
-        dist.destroy_process_group()
+        disconnect()
 
 
 def deepspeed_module(world: World) -> ModuleType:
-    """DeepSpeed, quiet, with the one variable that it reads from the environment."""
+    """DeepSpeed, quiet, with the two variables that it wants to find in the environment."""
     os.environ.setdefault("LOCAL_RANK", str(world.local_rank))
+    os.environ.setdefault("DS_ACCELERATOR", world.device.type)
     deepspeed = need("deepspeed", extra="deepspeed", purpose="deepspeed", error=BackendError)
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    logger = logging.getLogger("DeepSpeed")
+    logger.setLevel(logging.WARNING)
+    logger.addFilter(lambda record: "untested" not in record.getMessage())  # of optimizers: ftkit's tests run them
+    # 0.19.8 calls two functions of torch by the names they had before 2.13, and torch says so at every call
+    warnings.filterwarnings("ignore", "`torch.distributed.[a-z_]+_tensor` is deprecated", FutureWarning)
     return deepspeed
 
 
-def refuse_whole_matrices(optimizer: Optimizer) -> None:
+def refuse_whole_matrices(build_optimizer: OptimizerFactory) -> None:
     """Raise for an optimizer whose step depends on the shape of a weight."""
-    name = type(optimizer).__name__
-    if name in WHOLE_MATRICES:
+    if not build_optimizer.elementwise:
         raise BackendError(
-            f"{name} looks at whole matrices, and ZeRO hands an optimizer flat slices of them",
+            "this optimizer looks at whole matrices, and ZeRO gives an optimizer flat slices of them",
             where="optimizer",
-            help="take adamw_torch or an 8-bit optimizer, or shard with fsdp",
+            help="take adamw_torch or one of 8 bits, or leave deepspeed out and train with DDP",
         )
 
 
