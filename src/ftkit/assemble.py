@@ -91,8 +91,11 @@ def unquantized_experts(recipe: Recipe, plan: ModelPlan) -> tuple[Substitution, 
         return ()
     share = plan.num_unquantized_experts / plan.num_parameters
     used = f"experts ({share:.0%} of all parameters) stay unquantized"
-    key = "load_in_8bit" if recipe.quantization.load_in_8bit else "load_in_4bit"
-    substitution = Substitution(key, "true", used, "quantized experts come in a later version")
+    stored = recipe.quantization
+    key = "load_in_8bit" if stored.load_in_8bit else "load_in_4bit" if stored.load_in_4bit else "peft"
+    substitution = Substitution(
+        key, "loftq" if key == "peft" else "true", used, "quantized experts come in a later version"
+    )
     if recipe.general.strict:
         refuse([substitution])
     return (substitution,)

@@ -117,12 +117,22 @@ def end_facts(recipe: Recipe, result: RunResult, *, resumed: bool) -> dict[str, 
 
 def next_steps(recipe: Recipe, plan: ModelPlan, result: RunResult) -> list[tuple[str, str]]:
     """What a user types next, each with its purpose."""
-    folder, base = result.output_dir, plan.source
+    folder = result.output_dir
     if recipe.adapter.adapter:
-        code = f"PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base!r}), {str(folder)!r})"
+        code = f"PeftModel.from_pretrained({loading(plan)}, {str(folder)!r})"
     else:
         code = f"AutoModelForCausalLM.from_pretrained({str(folder)!r})"
     return [("load it in Python", code), ("train longer", longer(recipe, folder))]
+
+
+def loading(plan: ModelPlan) -> str:
+    """The code that loads an adapter's base; one of LoftQ fits the base as it was quantized, and no other."""
+    if not plan.loftq or plan.quantizer is None:
+        return f"AutoModelForCausalLM.from_pretrained({plan.source!r})"
+    double = plan.quantizer.options.get("double_quantization", False)
+    details = f"bnb_4bit_quant_type={plan.quantizer.name!r}, bnb_4bit_use_double_quant={double}"
+    how = "load_in_8bit=True" if plan.quantizer.bits == 8 else f"load_in_4bit=True, {details}"
+    return f"AutoModelForCausalLM.from_pretrained({plan.source!r}, quantization_config=BitsAndBytesConfig({how}))"
 
 
 def longer(recipe: Recipe, folder: Path) -> str:

@@ -11,11 +11,11 @@ import pytest
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from ftkit.cli.main import main
 from ftkit.save.merge_check import Difference
-from tiny import tiny_model
+from tiny import sharegpt_rows, tiny_model
 
 
 @torch.no_grad()
@@ -239,3 +239,26 @@ def test_trained_rows_of_new_tokens_are_merged(runs: dict[str, Path], tmp_path: 
     torch.testing.assert_close(logits(load(tmp_path / "merged")), expected, rtol=0, atol=1e-5)
     before = AutoConfig.from_pretrained(run / "tiny").vocab_size
     assert AutoConfig.from_pretrained(tmp_path / "merged").vocab_size > before
+
+
+def test_an_adapter_of_loftq_merges_into_its_quantized_base_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny_model(tmp_path / "tiny", num_hidden_layers=1)
+    sharegpt_rows(tmp_path / "rows.jsonl")
+    (tmp_path / "recipe.yml").write_text(
+        f"base_model: {tmp_path}/tiny\ndatasets: [{{path: {tmp_path}/rows.jsonl, type: sharegpt}}]\n"
+        f"output_dir: {tmp_path}/out\nadapter: lora\nlora_target_linear: true\nmax_steps: 1\nlearning_rate: 1e-2\n"
+        "peft: {loftq_config: {loftq_bits: 4}}\n",
+        encoding="utf8",
+    )
+    assert main(["train", str(tmp_path / "recipe.yml")]) == 0
+    assert main(["merge", str(tmp_path / "out")]) == 4
+    assert "corrects the rounding of its quantized base (LoftQ)" in capsys.readouterr().err
+    assert main(["merge", str(tmp_path / "out"), "--faithful", "--dtype", "float32"]) == 0
+    four_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=False)
+    base = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "tiny", dtype=torch.float32, quantization_config=four_bits
+    ).dequantize()
+    expected = logits(PeftModel.from_pretrained(base, tmp_path / "out"))
+    torch.testing.assert_close(logits(load(tmp_path / "out" / "merged")), expected, rtol=1e-4, atol=1e-4)

@@ -12,7 +12,7 @@ from ftkit.recipe.judge import KNOWN
 from ftkit.recipe.keys import HOLDERS
 from ftkit.recipe.source import Source, read_source
 
-# Keys by which a recipe is not plain supervised fine-tuning of a text model.
+# Keys by which a recipe is not supervised fine-tuning of a text model, whatever else it asks for.
 OTHER_TRAINING = (
     "rl",
     "trl",
@@ -22,10 +22,6 @@ OTHER_TRAINING = (
     "processor_type",
     "diffusion",
     "pretraining_dataset",
-    "streaming",
-    "qat",
-    "use_onebitllms",
-    "use_eaft",
 )
 # Misspelt keys in the table of frequencies, with what they were meant to be.
 MISSPELT = {
@@ -108,7 +104,7 @@ def test_nine_in_ten_fine_tuning_recipes_pass(checked):
             data = {"base_model": "?"}
         if "base_model" in data and not any(data.get(key) for key in OTHER_TRAINING):
             passed.append(recipe is not None)
-    assert len(passed) > 240
+    assert len(passed) > 250
     assert sum(passed) / len(passed) >= 0.9
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from peft import PeftModel
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from ftkit.assemble import Loaded
+from ftkit.model.plan import plan_model
 from ftkit.model.quantized import QuantizedLinear
 from ftkit.recipe import load_recipe
 from ftkit.run import run
+from ftkit.summary import loading
 from tiny import sharegpt_rows, tiny_model
 
 RECIPE = """base_model: {folder}/model
@@ -77,6 +81,24 @@ def test_peft_loads_a_qlora_adapter_with_equal_logits(tmp_path: Path, monkeypatc
             plain = unquantized.get_submodule(f"base_model.model.{name}")
             plain.weight.data = module.weight_in(torch.float32)
     torch.testing.assert_close(logits_of(unquantized), ours, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("more", ["", "load_in_4bit: true\n"])
+def test_the_code_that_a_loftq_run_names_loads_its_adapter_with_equal_logits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str
+) -> None:
+    keys = "adapter: lora\npeft: {loftq_config: {loftq_bits: 4}}\n" + more
+    output, net = trained(tmp_path, keys, monkeypatch)
+    recipe = load_recipe(tmp_path / "recipe.yml")
+    code = loading(plan_model(recipe.model, recipe.quantization, recipe.adapter))
+    wide = SimpleNamespace(from_pretrained=partial(AutoModelForCausalLM.from_pretrained, dtype=torch.float32))
+    base = eval(code, {"AutoModelForCausalLM": wide, "BitsAndBytesConfig": BitsAndBytesConfig})
+    base = base.dequantize()  # to the same values; on a CPU bitsandbytes multiplies 4-bit weights in bfloat16
+    theirs = PeftModel.from_pretrained(base, output).eval()
+    torch.testing.assert_close(logits_of(theirs), logits_of(net), rtol=1e-4, atol=1e-4)
+    unquantized = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    other = PeftModel.from_pretrained(unquantized, output).eval()
+    assert (logits_of(other) - logits_of(net)).norm() > 0.01 * logits_of(net).norm()
 
 
 def test_transformers_loads_a_full_fine_tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

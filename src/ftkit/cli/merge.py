@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ftkit.cli.merge_request import Request, read_request, refuse_missing_base
+from ftkit.cli.merge_request import Request, read_request, refuse_missing_base, refuse_unquantized
 from ftkit.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ def prepare(arguments: argparse.Namespace, request: Request) -> tuple[Merged, An
 
     adapter = open_adapter(request.adapter)
     refuse_missing_base(request)
+    if not arguments.faithful:
+        refuse_unquantized(request)
     quantization = request.quantization if arguments.faithful else None
     base = Base(request.model, quantization, None if arguments.any_base else request.expected)
     tokenizer, notes = tokenizer_of(request, base.source)

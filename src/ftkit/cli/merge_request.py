@@ -22,6 +22,7 @@ class Request:
     Args:
         named_by: where the base's name comes from, for messages.
         expected: fingerprint of the base that was trained on, if it is known.
+        corrects: the adapter holds what quantization took from its base (LoftQ).
     """
 
     adapter: Path
@@ -30,6 +31,7 @@ class Request:
     named_by: str
     prompts: tuple[str, ...] = ()
     expected: str | None = None
+    corrects: bool = False
 
 
 def read_request(arguments: argparse.Namespace) -> Request:
@@ -59,10 +61,11 @@ def of_recipe(file: str, words: Sequence[str], adapter: str | None) -> Request:
     return Request(
         folder,
         recipe.model,
-        recipe.quantization,
+        recipe.adapter.stored(recipe.quantization),
         "command line" if from_words else f"base_model of {file}",
         tuple(recipe.training.sample_prompts),
         trained_on(folder),
+        corrects=recipe.adapter.loftq_bits is not None,
     )
 
 
@@ -117,6 +120,16 @@ def of_adapter(folder: Path, words: Sequence[str]) -> Request:
         {key: value for key, value in values.items() if key in known["q"]}
     )
     return Request(folder, model, quantization, named_by)
+
+
+def refuse_unquantized(request: Request) -> None:
+    """Raise for an adapter that corrects its base's rounding, where the base would not be rounded."""
+    if request.corrects:
+        raise ModelError(
+            "the adapter corrects the rounding of its quantized base (LoftQ), and would correct what is not there",
+            where=str(request.adapter),
+            help="merge into the base as it was trained on, with --faithful",
+        )
 
 
 def refuse_missing_base(request: Request) -> None:

@@ -24,7 +24,8 @@ from ftkit.errors import ModelError
 from ftkit.model.checkpoint_files import Weights, open_weights
 from ftkit.model.continued import read_adapter
 from ftkit.model.dora import magnitudes
-from ftkit.model.naming import PEFT_PREFIX, adapter_files, is_adapter, owner, peft_name
+from ftkit.model.loftq import correction
+from ftkit.model.naming import ADAPTER, PEFT_PREFIX, adapter_files, is_adapter, owner, peft_name
 from ftkit.model.origins import find_origins
 from ftkit.model.plan import ModelPlan, ParameterPlan
 from ftkit.model.quantized import QuantizedLinear
@@ -73,6 +74,7 @@ class Loader:
         self.weights: Weights = open_weights(plan.source, plan.revision)
         self.origins = find_origins(net, self.weights, {p.name: p.stored_shape for p in plan.parameters()}, self.tied)
         self.adapter = read_adapter(plan, net)
+        self.corrections: dict[str, dict[str, Tensor]] = {}  # LoftQ's, of the block being filled: module -> A and B
         self.float32 = re.compile("|".join(net._keep_in_fp32_modules_strict or ()) or r"(?!)")
 
     def block_filler(self, name: str, parameters: tuple[ParameterPlan, ...]) -> Fill:
@@ -114,7 +116,12 @@ class Loader:
         module, attribute = owner(self.net, parameter.name)
         if parameter.quantized:
             assert isinstance(module, QuantizedLinear)
-            module.fill(value.to(self.device))
+            value = value.to(self.device)
+            module.fill(value)
+            if self.plan.loftq and parameter.adapted and self.adapter is None:
+                name = parameter.name.removesuffix(".weight")
+                rank = int(self.net.get_submodule(name).get_parameter(f"lora_A.{ADAPTER}.weight").shape[0])
+                self.corrections[name] = correction(value, module, rank)
             return
         old, source = getattr(module, attribute), value
         value = value.to(self.device)
@@ -164,7 +171,7 @@ class Loader:
                 self.net.get_submodule(holder).register_parameter(attribute, fresh[id(parameter)])
 
     def adapter_value(self, name: str, parameter: nn.Parameter) -> Tensor:
-        """The first value of one adapter parameter: of the adapter to continue, a copy of the base's, or drawn."""
+        """The first value of one adapter parameter: of the adapter to continue, a copy of the base's, or made."""
         value: Tensor
         if self.adapter is not None and peft_name(name) in self.adapter:
             value = self.adapter[peft_name(name)].to(parameter.dtype, copy=True)
@@ -180,6 +187,9 @@ class Loader:
             return base.detach().to(parameter.dtype, copy=True)
         if ".lora_magnitude_vector." in name:
             return magnitudes(self.net.get_submodule(name.partition(".lora_magnitude_vector.")[0])).to(parameter.dtype)
+        layer, _, rest = name.partition(".lora_")
+        if layer in self.corrections:
+            return self.corrections[layer].pop(f"lora_{rest.partition('.')[0]}").to(parameter.dtype)
         return initial_value(name, tuple(parameter.shape), seed=self.seed).to(parameter.dtype)
 
     def check_tied(self, name: str, source: str) -> None:

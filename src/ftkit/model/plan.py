@@ -108,6 +108,7 @@ class ModelPlan:
         root: what no block holds: embeddings, last norm, head.
         tied: parameter name -> the one it is the same tensor as.
         adapter: PEFT's configuration; None for full fine-tuning.
+        loftq: the adapter starts at the rounding error of its base (`model/loftq.py`).
         qat: how linears round in the forward pass (`model/qat.py`); None for not at all.
         known_tokens: rows of the vocabulary that had a token before the recipe added some; None for all.
         descriptions: new token -> the known tokens that describe it; its first value is their mean.
@@ -129,6 +130,7 @@ class ModelPlan:
     qat: QatSection | None = None
     known_tokens: int | None = None
     descriptions: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    loftq: bool = False
 
     def parameters(self) -> Iterator[ParameterPlan]:
         """Every parameter, blocks first."""
@@ -207,6 +209,7 @@ def plan_model(
         qat=quantization.qat,
         known_tokens=tokens.known,
         descriptions=tokens.added,
+        loftq=bool(lora and adapter.loftq_bits),
     )
 
 
@@ -228,6 +231,7 @@ def frozen_tables(plan: ModelPlan) -> list[str]:
 
 def choose_quantizer(quantization: QuantizationSection, adapter: AdapterSection) -> Quantizer | None:
     """Return the quantizer the recipe asks for, if any."""
+    quantization = adapter.stored(quantization)
     if not (quantization.load_in_4bit or quantization.load_in_8bit):
         return None
     if not adapter.adapter:

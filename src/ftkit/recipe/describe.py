@@ -41,9 +41,10 @@ def finetune(recipe: Recipe) -> str:
 
 def quantization(recipe: Recipe) -> str | None:
     """How the frozen base is stored: nf4, fp4, int8, or None for floats."""
-    if recipe.quantization.load_in_4bit:
-        return recipe.quantization.bnb_4bit_quant_type
-    return "int8" if recipe.quantization.load_in_8bit else None
+    stored = recipe.adapter.stored(recipe.quantization)
+    if stored.load_in_4bit:
+        return stored.bnb_4bit_quant_type
+    return "int8" if stored.load_in_8bit else None
 
 
 def backend(recipe: Recipe) -> str:

@@ -41,7 +41,6 @@ ROWS: tuple[tuple[str, str, str], ...] = (
         "use adapter: lora, or unfrozen_parameters",
         "lisa_n_layers lisa_step_interval lisa_layers_attribute",
     ),
-    ("LoftQ initialization is not supported yet", "remove it; adapters start at zero", "peft"),
     (
         "compression and 1-bit models are not supported",
         "train first, then quantize the result with the tool that serves it",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ftkit.recipe.rule.base import Found, Rule, View, error, warning
+from ftkit.recipe.rule.base import Found, Rule, View, error, note, warning
 
 SETTINGS = (
     "lora_target_modules",
@@ -14,6 +14,7 @@ SETTINGS = (
     "lora_model_dir",
     "peft_use_dora",
     "peft_use_rslora",
+    "peft",
 )
 NUMBERS = ("lora_r", "lora_alpha", "lora_dropout")
 
@@ -102,6 +103,50 @@ def saved_whole_and_adapted(r: View) -> Found:
             yield error(f"lora_modules_to_save.{index}", message, "list it under one of the two keys")
 
 
+def loftq_stores_base(r: View) -> Found:
+    """LoftQ makes up for the rounding of a quantized base: the base is quantized, and the adapter fits that alone."""
+    bits = loftq_bits(r)
+    if bits and r.adapter and not (r.load_in_4bit or r.load_in_8bit):
+        how = "load_in_4bit=True, bnb_4bit_quant_type='nf4'" if bits == 4 else "load_in_8bit=True"
+        message = f"LoftQ keeps the base in {bits} bits; the adapter fits the base in {bits} bits only"
+        yield note("peft.loftq_config.loftq_bits", message, f"load it later with BitsAndBytesConfig({how})")
+
+
+def loftq_contradicts(r: View) -> Found:
+    """The bits that LoftQ corrects are those of the base."""
+    bits, stored = loftq_bits(r), 4 if r.load_in_4bit else 8 if r.load_in_8bit else None
+    if bits and stored and bits != stored:
+        message = f"loftq_bits: {bits} contradicts load_in_{stored}bit: true"
+        yield error("peft.loftq_config.loftq_bits", message, f"write loftq_bits: {stored}")
+
+
+def loftq_and_dora(r: View) -> Found:
+    """DoRA's magnitudes are those of the base while B is zero; LoftQ starts B at something else."""
+    if loftq_bits(r) and r.peft_use_dora:
+        yield error("peft_use_dora", "LoftQ and DoRA each start the adapter in their own way", "keep one of them")
+
+
+def loftq_on_old_adapter(r: View) -> Found:
+    """An adapter that is continued brings its values along."""
+    if loftq_bits(r) and r.lora_model_dir:
+        message = "LoftQ starts a new adapter; the one in lora_model_dir keeps its values"
+        yield warning("peft.loftq_config", message, "take it out, and set load_in_4bit as when the adapter was made")
+
+
+def loftq_scale(r: View) -> Found:
+    """LoftQ, as PEFT has it, sets A and B without regard to the adapter's scale: at 1 they make up for the error."""
+    scale = r.lora_alpha / r.lora_r ** (0.5 if r.peft_use_rslora else 1) if loftq_bits(r) and r.lora_r > 0 else 1
+    if r.adapter and scale != 1:
+        say = warning if scale >= 2 else note
+        message = f"LoftQ corrects the base {scale:g} times, since the adapter's scale is {scale:g}"
+        yield say("lora_alpha", message, "equal lora_alpha and lora_r correct it once")
+
+
+def loftq_bits(r: View) -> int | None:
+    """Bits of LoftQ's base."""
+    return r.peft.loftq_config.loftq_bits if r.peft and r.peft.loftq_config else None
+
+
 RULES: tuple[Rule, ...] = (
     lora_key_unused,
     adapter_without_targets,
@@ -114,4 +159,9 @@ RULES: tuple[Rule, ...] = (
     adapter_and_unfrozen,
     loraplus_without_ratio,
     saved_whole_and_adapted,
+    loftq_stores_base,
+    loftq_contradicts,
+    loftq_and_dora,
+    loftq_on_old_adapter,
+    loftq_scale,
 )

@@ -4,6 +4,21 @@ from typing import Literal
 
 from ftkit.recipe.section.base import Field, Section
 from ftkit.recipe.section.frozen import FrozenMap
+from ftkit.recipe.section.quantization import QuantizationSection
+
+
+class LoftqSection(Section):
+    """An adapter that starts at the rounding error of its quantized base."""
+
+    loftq_bits: Literal[4, 8] = Field(default=4, description="Bits of the base: 4 (nf4) or 8.")
+
+
+class PeftSection(Section):
+    """Settings that are named after PEFT's."""
+
+    loftq_config: LoftqSection | None = Field(
+        default=None, description="Start the adapter at the rounding error of a quantized base (LoftQ)."
+    )
 
 
 class AdapterSection(Section):
@@ -38,3 +53,16 @@ class AdapterSection(Section):
     )
     loraplus_lr_ratio: float | None = Field(default=None, description="LoRA+: rate of B over rate of A.")
     loraplus_lr_embedding: float | None = Field(default=None, description="LoRA+: rate of adapted embeddings.")
+    peft: PeftSection | None = Field(default=None, description="Settings that are named after PEFT's.")
+
+    @property
+    def loftq_bits(self) -> int | None:
+        """Bits of the base that LoftQ corrects; None without LoftQ."""
+        return self.peft.loftq_config.loftq_bits if self.peft and self.peft.loftq_config else None
+
+    def stored(self, quantization: QuantizationSection) -> QuantizationSection:
+        """How the base is stored: LoftQ quantizes it by itself, as PEFT's does, where no other key says how."""
+        if not (self.adapter and self.loftq_bits) or quantization.load_in_4bit or quantization.load_in_8bit:
+            return quantization
+        own = {f"load_in_{self.loftq_bits}bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": False}
+        return quantization.model_copy(update=own)
