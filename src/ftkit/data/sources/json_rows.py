@@ -12,15 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ftkit.data.sources.json_values import BrokenJsonError, json_values
+from ftkit.data.sources.text import BOM, decode
 from ftkit.data.values import Row, Where
 from ftkit.errors import DataError
 
-BOM = b"\xef\xbb\xbf"
-BLANK = " \t\r\n"
+LONGEST_FIRST_LINE = 1 << 22  # bytes; what is longer is read as values one after another, line breaks or not
 
 
 def json_rows(path: Path, name: str) -> Iterator[Row]:
-    """Yield the objects of `path` in order.
+    """Yield the objects of `path` in order, holding one of them at a time.
 
     Args:
         name: the file as the recipe names it, for messages.
@@ -30,8 +31,13 @@ def json_rows(path: Path, name: str) -> Iterator[Row]:
     """
     if _is_lines(path):
         yield from _lines(path, name)
-    else:
-        yield from _whole(decode(path.read_bytes().removeprefix(BOM), name, 1), name)
+        return
+    with path.open("rb") as file:
+        try:
+            for value, line in json_values(file, name):
+                yield _row(value, Where(name, line))
+        except BrokenJsonError as bad:
+            raise _broken(bad.what, Where(name, bad.line)) from None
 
 
 def count_lines(path: Path) -> int | None:
@@ -45,27 +51,10 @@ def count_lines(path: Path) -> int | None:
     return count + (last not in (b"", b"\n"))
 
 
-def decode(raw: bytes, name: str, line: int) -> str:
-    """`raw` as UTF-8.
-
-    Args:
-        line: number of the first line in `raw`.
-    """
-    try:
-        return raw.decode("utf8")
-    except UnicodeDecodeError as bad:
-        newlines = raw.count(b"\n", 0, bad.start)
-        raise DataError(
-            f"not UTF-8 text, got byte {raw[bad.start]:#04x}",
-            where=f"{name}:{line + newlines}",
-            help="save the file as UTF-8",
-        ) from None
-
-
 def _is_lines(path: Path) -> bool:
     """Whether the first line that is not blank is an object by itself."""
     with path.open("rb") as file:
-        for raw in file:
+        while raw := file.readline(LONGEST_FIRST_LINE):
             text = raw.removeprefix(BOM).strip()
             if text:
                 return text.startswith(b"{") and text.endswith(b"}") and _parses(text)
@@ -90,37 +79,11 @@ def _lines(path: Path, name: str) -> Iterator[Row]:
                 continue
             try:
                 value = json.loads(text)
-            except (ValueError, RecursionError) as bad:
-                raise _broken(bad, Where(name, number)) from None
+            except ValueError as bad:  # of the parser, or for a number of more digits than Python turns into one
+                raise _broken(f"not JSON: {getattr(bad, 'msg', bad)}", Where(name, number)) from None
+            except RecursionError:
+                raise _broken("JSON nested too deep to be read", Where(name, number)) from None
             yield _row(value, Where(name, number))
-
-
-def _whole(text: str, name: str) -> Iterator[Row]:
-    """Objects of one array, or one after another, however they are broken into lines."""
-    decoder = json.JSONDecoder()
-    position = _skip(text, 0)
-    in_array = text.startswith("[", position)
-    position = _skip(text, position + in_array)
-    line, counted = 1, 0
-    while position < len(text) and not (in_array and text.startswith("]", position)):
-        line, counted = line + text.count("\n", counted, position), position
-        try:
-            value, position = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError) as bad:
-            raise _broken(bad, Where(name, getattr(bad, "lineno", line))) from None
-        yield _row(value, Where(name, line))
-        position = _skip(text, position)
-        if in_array and text.startswith(",", position):
-            position = _skip(text, position + 1)
-        elif in_array and not text.startswith("]", position):
-            line += text.count("\n", counted, position)
-            raise _broken(ValueError("expected ',' or ']' after a row"), Where(name, line))
-
-
-def _skip(text: str, position: int) -> int:
-    while position < len(text) and text[position] in BLANK:
-        position += 1
-    return position
 
 
 def _row(value: Any, where: Where) -> Row:
@@ -137,8 +100,5 @@ def _kind(value: Any) -> str:
     return {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}.get(type(value), "a number")
 
 
-def _broken(bad: Exception, where: Where) -> DataError:
-    what = f"not JSON: {bad.msg if isinstance(bad, json.JSONDecodeError) else bad}"
-    if isinstance(bad, RecursionError):
-        what = "JSON nested too deep to be read"
+def _broken(what: str, where: Where) -> DataError:
     return DataError(what, where=str(where), help="mend this line of the file")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ftkit.data.sources.json_rows import BOM, decode
+from ftkit.data.sources.text import BOM, decode
 from ftkit.data.values import Row, Where
 from ftkit.errors import DataError
 
