@@ -24,6 +24,7 @@ from ftkit.data.store import ARRAYS, ExampleStore, StoreWriter, open_store, save
 
 PROGRESS = "progress.json"
 ROWS_PER_CHUNK = 8192  # some seconds of work
+TOKENS_PER_CHUNK = 1 << 22  # 20 MB, however long the rows
 
 
 @dataclass
@@ -66,13 +67,14 @@ class Work:
 
     def save(self) -> None:
         """Write out what was added, if it is enough to be worth it. To be called between rows."""
-        if self.folder is not None and self.rows - self._rows_saved >= ROWS_PER_CHUNK:
+        is_due = self.rows - self._rows_saved >= ROWS_PER_CHUNK or self.writer.num_tokens >= TOKENS_PER_CHUNK
+        if self.folder is not None and is_due:
             self._write()
 
     def store(self) -> ExampleStore:
         """All documents."""
         if self.folder is None or not self._chunks:
-            return self.writer.in_memory()
+            return self.writer.take()
         self._write()
         whole = self.folder / "whole"
         whole.mkdir(exist_ok=True)
@@ -152,18 +154,19 @@ def _documents(folder: Path, num_chunks: int) -> Iterator[tuple[np.ndarray, np.n
 
 
 def _join(chunks: list[Path], whole: Path) -> None:
-    """Lay the arrays of the chunks end to end, without reading more than one into memory."""
+    """Lay the arrays of the chunks end to end, with no more than one of them in memory."""
     for name in ARRAYS:
-        parts = [np.load(chunk / f"{name}.npy") if name == "borders" else _mapped(chunk, name) for chunk in chunks]
-        if name == "borders":
-            starts = np.cumsum([0, *(part[-1] for part in parts)])
-            parts = [np.zeros(1, np.int64), *(part[1:] + start for part, start in zip(parts, starts, strict=False))]
-        shape = (sum(len(part) for part in parts), *parts[-1].shape[1:])
-        joined = np.lib.format.open_memmap(whole / f"{name}.npy", "w+", parts[-1].dtype, shape)
-        position = 0
+        parts = [_mapped(chunk, name) for chunk in chunks]
+        num_first = 1 if name == "borders" else 0  # each chunk's borders begin with a 0 of its own
+        num = num_first + sum(len(part) - num_first for part in parts)
+        shape = (num, *parts[0].shape[1:])
+        joined = np.lib.format.open_memmap(whole / f"{name}.npy", "w+", parts[0].dtype, shape)
+        joined[:num_first] = 0
+        position, start = num_first, 0
         for part in parts:
-            joined[position : position + len(part)] = part
-            position += len(part)
+            added = part[num_first:] + start if num_first else part
+            joined[position : position + len(added)] = added
+            position, start = position + len(added), start + int(part[-1]) if num_first else 0
         joined.flush()
 
 

@@ -39,6 +39,7 @@ from ftkit.recipe.section.data import DataSection, DatasetSection
 CONVERSATIONS = ("sharegpt", "chat_template", "query_response", "oasst")  # types whose rows need a chat template
 NEVER = ", in any document: the chat template writes none behind an earlier turn of the model, and none ends a row"
 ROWS_PER_BATCH = 512  # tokenized together: enough work for all cores, little enough to hold
+CHARACTERS_PER_BATCH = 1 << 20  # the same for long rows; a token in work takes some hundred bytes
 
 
 @dataclass(frozen=True)
@@ -278,7 +279,7 @@ class _Job:
         origin = entry.template.origin if entry.template else ""
         account = work.begin(SetAccount(entry.dataset.path, str(entry.dataset.type), origin))
         rows = self._usable(entry, account, work)
-        while batch := list(islice(rows, ROWS_PER_BATCH)):
+        for batch in _batches(rows):
             for marked, encoded in zip(batch, self.encoder.encode(batch), strict=True):
                 if self._sound(marked, encoded, account, work.rejected):
                     self._keep(marked, encoded, account, work.writer)
@@ -357,6 +358,19 @@ class _Job:
         if marked.method:
             account.methods[marked.method] = account.methods.get(marked.method, 0) + 1
         return writer.add(kept.ids, kept.trained, marked.where)
+
+
+def _batches(rows: Iterator[Marked]) -> Iterator[list[Marked]]:
+    """The rows in batches of so many rows or characters, whichever come first."""
+    batch, characters = list[Marked](), 0
+    for row in rows:
+        batch.append(row)
+        characters += len(row.text) if row.tokens is None else len(row.tokens.ids)
+        if len(batch) == ROWS_PER_BATCH or characters >= CHARACTERS_PER_BATCH:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
 
 
 def _too_long(num_tokens: int, sequence_len: int, where: Where) -> DataError:

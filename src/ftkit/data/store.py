@@ -100,20 +100,36 @@ class StoreWriter:
         """The files seen so far, in the order of their index."""
         return tuple(self._files)
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens held."""
+        return len(self._tokens)
+
     def take(self) -> ExampleStore:
         """What was added since the last call, which the writer then no longer holds."""
-        store = self.in_memory()
+        tokens, trained, borders, origins = self._tokens, self._trained, self._borders, self._origins
         self._tokens, self._trained, self._origins = array("i"), bytearray(), array("i")
         self._borders = array("q", [0])
-        return store
+        return _over(tokens, trained, borders, origins, self.files)
 
     def in_memory(self) -> ExampleStore:
         """Everything added so far as a store."""
-        tokens = np.array(self._tokens, np.int32)
-        trained = np.frombuffer(bytes(self._trained), np.bool_)
-        borders = np.array(self._borders, np.int64)
-        origins = np.array(self._origins, np.int32).reshape(-1, 2)
-        return ExampleStore(tokens, trained, borders, origins, self.files, np.arange(len(borders) - 1))
+        return _over(self._tokens[:], self._trained[:], self._borders[:], self._origins[:], self.files)
+
+
+def _over(
+    tokens: array[int], trained: bytearray, borders: array[int], origins: array[int], files: tuple[str, ...]
+) -> ExampleStore:
+    """A store over these buffers, which must not grow any more."""
+    num = len(borders) - 1
+    return ExampleStore(
+        np.frombuffer(tokens, np.int32),
+        np.frombuffer(trained, np.bool_),
+        np.frombuffer(borders, np.int64),
+        np.frombuffer(origins, np.int32).reshape(-1, 2),
+        files,
+        np.arange(num),
+    )
 
 
 ARRAYS = ("tokens", "trained", "borders", "origins")

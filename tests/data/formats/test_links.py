@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -49,3 +51,25 @@ def test_other_names_of_the_ids_are_known() -> None:
 def test_a_message_without_its_parent_is_refused_by_its_line() -> None:
     with pytest.raises(DataError, match=r"rows.jsonl:2: the message's parent is not among the rows, got q9"):
         joined(message("q1", None), message("a1", "q9"))
+
+
+def test_messages_in_a_circle_belong_to_no_conversation() -> None:
+    with pytest.raises(DataError, match=r"rows.jsonl:2: the message answers one that answers it"):
+        joined(message("q1", None), message("a1", "q2"), message("q2", "a1"))
+
+
+def test_trees_are_made_one_at_a_time() -> None:
+    def rows(num_trees: int) -> Iterator[Row]:
+        for number in range(num_trees * 2):
+            values = message(f"q{number}" if number % 2 == 0 else "a", f"q{number - 1}" if number % 2 else None)
+            yield Row(values | {"text": f"{number} " * 500}, Where("rows.jsonl", number + 1))
+
+    def peak(num_trees: int) -> int:
+        tracemalloc.start()
+        try:
+            assert sum(len(row.values["replies"]) for row in join_links(rows(num_trees))) == num_trees
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(1200) < peak(300) + 200_000  # 1800 more messages hold 6 MB of text

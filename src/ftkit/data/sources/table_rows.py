@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,9 @@ from ftkit.data.sources.text import BOM, decode
 from ftkit.data.values import Row, Where
 from ftkit.errors import DataError
 
+ROWS_PER_BATCH = 256  # of a table turned into Python objects at a time
+BUFFER_BYTES = 1 << 20  # of each column of a parquet file
+ARROW_FILE = b"ARROW1"  # begins an Arrow file; a stream has no such mark
 LONGEST_CELL = 2**31 - 1  # characters; what a C long holds everywhere. The module's own limit is 131072
 
 
@@ -65,28 +68,44 @@ def parquet_rows(path: Path, name: str) -> Iterator[Row]:
     from pyarrow.parquet import ParquetFile
 
     try:
-        file = ParquetFile(path)
+        file = ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES)  # else row groups are read whole
     except ArrowInvalid as bad:
         raise DataError(f"not a parquet file: {bad}", where=name, help="check the file, or set ds_type") from None
     with file:
-        yield from _numbered((row for batch in file.iter_batches() for row in batch.to_pylist()), name)
+        yield from _numbered(_read(file.iter_batches(batch_size=ROWS_PER_BATCH), name), name)
 
 
 def arrow_rows(path: Path, name: str) -> Iterator[Row]:
     """Rows of an Arrow file or stream; `line` counts rows from 1."""
     from pyarrow import ArrowInvalid, ipc, memory_map
 
+    with path.open("rb") as opened:
+        is_stream = opened.read(len(ARROW_FILE)) != ARROW_FILE
+    if not path.stat().st_size:
+        raise DataError("not an Arrow file: it is empty", where=name, help="check the file, or set ds_type")
     with memory_map(str(path)) as source:
         try:
-            table = ipc.open_stream(source).read_all()
-        except ArrowInvalid:
-            try:
-                table = ipc.open_file(source).read_all()
-            except ArrowInvalid as bad:
-                raise DataError(
-                    f"not an Arrow file: {bad}", where=name, help="check the file, or set ds_type"
-                ) from None
-        yield from _numbered((row for batch in table.to_batches() for row in batch.to_pylist()), name)
+            reader = ipc.open_stream(source) if is_stream else ipc.open_file(source)
+        except ArrowInvalid as bad:
+            raise DataError(f"not an Arrow file: {bad}", where=name, help="check the file, or set ds_type") from None
+        batches = reader if is_stream else map(reader.get_batch, range(reader.num_record_batches))
+        yield from _numbered(_read(batches, name), name)
+
+
+def _read(batches: Iterable[Any], name: str) -> Iterator[Mapping[str, Any]]:
+    """The rows of Arrow batches, few of them as Python objects at a time.
+
+    Raises:
+        DataError: a batch cannot be read.
+    """
+    from pyarrow import ArrowException
+
+    try:
+        for batch in batches:
+            for start in range(0, batch.num_rows, ROWS_PER_BATCH):
+                yield from batch.slice(start, ROWS_PER_BATCH).to_pylist()
+    except (ArrowException, OSError) as bad:
+        raise DataError(f"the file is damaged: {bad}", where=name, help="fetch or write it anew") from None
 
 
 def _numbered(rows: Iterator[Mapping[str, Any]], name: str) -> Iterator[Row]:
