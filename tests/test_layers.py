@@ -34,7 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "inputs": FLOOR | {"recipe", "data"},
     "summary": {"*"},
     "token_audit": {"*"},
-    "cli": FLOOR | {"run", "planning", "save", "report", "recipe", "hardware", "data", "model", "inputs", "unserved"},
+    "cli": FLOOR
+    | {"run", "parallel", "planning", "save", "report", "recipe", "hardware", "data", "model", "inputs", "unserved"},
 }
 
 

@@ -66,7 +66,7 @@ def guarded(run: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt as stop:
-        word, code = ("terminated", 143) if isinstance(stop, Terminated) else ("interrupted", 130)
+        word, code = ("terminated", Terminated.exit_code) if isinstance(stop, Terminated) else ("interrupted", 130)
         print("; ".join([word, *map(str, stop.args)]), file=sys.stderr)
         return code
     finally:
@@ -76,6 +76,8 @@ def guarded(run: Callable[[], int]) -> int:
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM: what a scheduler sends before it kills."""
+
+    exit_code = 143
 
 
 def terminate(number: int, frame: object) -> NoReturn:

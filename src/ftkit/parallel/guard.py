@@ -1,0 +1,144 @@
+"""What sees to it that a rank ends when it should, even while its main thread waits in a collective for ever.
+
+One thread beside the run, which wakes once a second. It ends the rank
+- ten seconds after a signal to end, if the main thread, which may sit in C code, has not left by itself;
+- when its launcher is gone (killed, or its node's job): an orphan would go on training beside the next run;
+- when another rank has ended, or the store of the run is gone with its node;
+- when nothing has moved for `ddp_timeout` seconds, after the stacks of every rank have been written down.
+Each time the reason is told first, to the other ranks and to whoever reads this rank's error.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from ftkit.parallel.backend import World
+from ftkit.parallel.failures import LAUNCHER, Failure, failure_of, report
+from ftkit.parallel.peers import Peers
+from ftkit.parallel.watchdog import DEFAULT_SECONDS, Heartbeat, dump_stacks, stacks_name, stall_text
+
+TICK_SECONDS = 1.0
+# A rank has this long to leave by itself. torch's and accelerate's launchers kill 30 s after they have asked to end.
+GRACE_SECONDS = 10.0
+# How long a failure of others may show in this rank by itself before it is ended for it.
+NEWS_SECONDS = 3.0
+BACKEND = 5  # exit code, as of BackendError
+
+
+class Guard:
+    """Guards a run while entered; gives the heartbeat that the run feeds.
+
+    Args:
+        timeout_seconds: `ddp_timeout`; None is 30 minutes, and for ever where there is one process.
+        folder: of the files with stacks.
+        variables: of the environment.
+    """
+
+    def __init__(
+        self, world: World, timeout_seconds: float | None, folder: Path, variables: Mapping[str, str] = os.environ
+    ) -> None:
+        self.world, self.folder, self.variables = world, folder, variables
+        self.timeout = timeout_seconds or (DEFAULT_SECONDS if world.size > 1 else None)
+        self.heartbeat = Heartbeat()
+        self.peers = Peers(self.heartbeat, variables) if world.size > 1 else None
+        self.parent = int(variables.get(LAUNCHER, 0)) or os.getppid()
+        self.deadline: float | None = None  # for the main thread to leave
+        self.code = 128 + signal.SIGTERM
+        self.ears, self.mouth = os.pipe()
+        self.thread = threading.Thread(target=self.watch, name="ftkit-guard", daemon=True)
+        self.stopped = threading.Event()
+
+    def __enter__(self) -> Heartbeat:
+        """Start the threads, unless there is nothing to watch for."""
+        if self.peers is None and self.timeout is None:
+            return self.heartbeat
+        self.old_mouth: int | None = None
+        with suppress(ValueError):  # only the main thread hears signals
+            os.set_blocking(self.mouth, False)
+            self.old_mouth = signal.set_wakeup_fd(self.mouth, warn_on_full_buffer=False)
+        if self.peers is not None:
+            self.peers.start()
+        self.thread.start()
+        return self.heartbeat
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Tell the others of a failure, and stop watching."""
+        if self.peers is not None:
+            if error is not None:
+                self.peers.tell(failure_of(error, self.world.rank))
+            self.peers.stop()
+        if self.thread.ident is not None:
+            self.stopped.set()
+            os.write(self.mouth, b"\0")
+            self.thread.join()
+            if self.old_mouth is not None:
+                signal.set_wakeup_fd(self.old_mouth)
+        os.close(self.ears)
+        os.close(self.mouth)
+
+    def watch(self) -> None:
+        """The thread."""
+        while not self.stopped.is_set():
+            ready, _, _ = select.select([self.ears], [], [], TICK_SECONDS)
+            heard = os.read(self.ears, 64) if ready else b""
+            if self.deadline is not None:
+                if time.monotonic() > self.deadline:
+                    self.leave()
+            elif signal.SIGTERM in heard or signal.SIGINT in heard:
+                self.deadline = time.monotonic() + GRACE_SECONDS
+            elif reason := self.reason_to_end():
+                self.end(reason)
+
+    def reason_to_end(self) -> Failure | None:
+        """What this rank should end for now, if anything."""
+        rank, peers = self.world.rank, self.peers
+        if "TORCHELASTIC_RUN_ID" in self.variables and os.getppid() != self.parent:
+            return Failure(rank, "error", BACKEND, f"rank {rank}: its launcher is gone, the run cannot go on alone")
+        if peers is not None and peers.first is not None and peers.first.rank != rank:
+            first = peers.first
+            if first.kind == "stalled":
+                dump_stacks(self.folder, rank)
+            elif time.time() - first.at < NEWS_SECONDS:
+                return None
+            return Failure(rank, "followed", first.code, f"rank {first.rank} ended: {first.text}")
+        if peers is not None and peers.unreachable and self.seconds_still() > NEWS_SECONDS:
+            text = (
+                f"rank {rank}: the launcher or rank that holds the run's store at {peers.address} is gone, "
+                f"got {peers.unreachable.splitlines()[0]}"
+            )
+            return Failure(rank, "lost", BACKEND, f"{text}\nhelp: look at what that node said last")
+        if self.timeout is not None and self.seconds_still() > self.timeout:
+            dump_stacks(self.folder, rank)
+            text = stall_text(self.heartbeat, self.timeout, self.folder / stacks_name("*"))
+            return Failure(rank, "stalled", BACKEND, f"rank {rank}: {text}")
+        return None
+
+    def seconds_still(self) -> float:
+        """Seconds since any rank moved, as far as this one knows; 0 before the ranks are in touch."""
+        last: float | None = self.heartbeat.at
+        if self.peers is not None:
+            last = self.peers.moved_at and max(self.heartbeat.at, self.peers.moved_at)
+        return time.monotonic() - last if last is not None else 0.0
+
+    def end(self, reason: Failure) -> None:
+        """Say why, tell the others, and ask the main thread to leave."""
+        report(reason, self.world.size, self.variables)
+        if self.peers is not None:
+            self.peers.tell(reason)
+        self.code = reason.code
+        self.deadline = time.monotonic() + GRACE_SECONDS
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def leave(self) -> None:
+        """End the process: its main thread has not left in time."""
+        text = f"terminated, and did not leave within {GRACE_SECONDS:.0f} s"
+        report(Failure(self.world.rank, "terminated", self.code, text), self.world.size, self.variables)
+        os._exit(self.code)
