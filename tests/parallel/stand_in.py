@@ -14,18 +14,19 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
-
 from ftkit.cli.main import guarded
 from ftkit.cli.rank import as_rank
 from ftkit.errors import DataError
-from ftkit.parallel.backend import World
-from ftkit.parallel.guard import Guard
 
 
 def main() -> int:
     """Do as the command line says."""
+    import torch
+    import torch.distributed as dist
+
+    from ftkit.parallel.backend import World
+    from ftkit.parallel.guard import Guard
+
     harm, unlucky, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     seconds = float(sys.argv[4]) if len(sys.argv) > 4 else None
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -36,12 +37,12 @@ def main() -> int:
             raise DataError("the rows are bad, got 7", where="rows.jsonl:3", help="mend them")
         dist.init_process_group("gloo")
         for step in range(6):
-            if step == 2 and rank == unlucky:
+            if step == 2 and (rank == unlucky or harm == "stuck"):
                 come_to(harm)
             dist.all_reduce(torch.ones(4))
             beat(f"step {step}")
+            (folder / f"stepped-{rank}").touch()
             if harm == "forever":
-                (folder / f"stepped-{rank}").touch()
                 time.sleep(600) if rank == unlucky else dist.barrier()
         dist.destroy_process_group()
     return 0
@@ -57,6 +58,11 @@ def come_to(harm: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if harm == "exit":
         os._exit(9)
+    if harm == "stuck":
+        import torch
+        import torch.distributed as dist
+
+        dist.recv(torch.ones(4), (dist.get_rank() + 1) % dist.get_world_size())
     if harm == "hang":
         time.sleep(600)
 

@@ -78,6 +78,8 @@ def positive(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load the recipe and run it here, or start the processes that do; return the exit code."""
+    # torch's C++ side warns, with stacks in hexadecimal, when a connection ends; what that means is said in words.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from ftkit.parallel.processes import is_rank
 
     if not is_rank(os.environ):
@@ -120,7 +122,7 @@ def refuse_options(arguments: argparse.Namespace) -> None:
         from ftkit.errors import RecipeError
 
         raise RecipeError(
-            "a launcher has started this process already, and --processes, --nnodes, --node-rank and --rdzv start others",
+            "a launcher has started this process; --processes, --nnodes, --node-rank and --rdzv would start others",
             where="command line",
             help="give the numbers to the launcher, or run ftkit train without one",
         )

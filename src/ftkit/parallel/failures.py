@@ -24,6 +24,7 @@ from ftkit.errors import BackendError, FtkitError
 
 LAUNCHER = "FTKIT_LAUNCHER_PID"  # set by `ftkit train` for the ranks it starts
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+NEWS_SECONDS = 3.0  # in which a failure that was told is heard by every rank, and shows by itself where it does
 INTERRUPTED = 130  # exit code of Ctrl-C
 GLOO_SIGNS = ("gloo/transport/", "Connection closed by peer", "Connection reset by peer")
 KILLED_HELP = "look at what ended it: dmesg tells of the kernel's out-of-memory killer, a scheduler has its own log"
@@ -65,7 +66,8 @@ def failure_of(error: BaseException, rank: int) -> Failure:
         word = "interrupted" if code == INTERRUPTED else "terminated"
         return Failure(rank, "terminated", code, "; ".join([word, *map(str, error.args)]))
     if lost := next(filter(is_lost_peer, causes_of(error)), None):
-        text = f"rank {rank}: another rank is gone in the middle of an exchange, got {str(lost).splitlines()[0]}"
+        words = str(lost).splitlines()[0].partition(". This is typically")[0]
+        text = f"rank {rank}: another rank is gone in the middle of an exchange, got {words}"
         return Failure(rank, "lost", BackendError.exit_code, f"{text}\nhelp: {KILLED_HELP}")
     if isinstance(error, FtkitError):
         return Failure(rank, "error", error.exit_code, str(error))
@@ -85,13 +87,14 @@ def is_lost_peer(error: BaseException) -> bool:
     return named or (isinstance(error, RuntimeError) and any(sign in str(error) for sign in GLOO_SIGNS))
 
 
-def report(failure: Failure, num_ranks: int, variables: Mapping[str, str]) -> None:
+def report(failure: Failure, num_ranks: int, variables: Mapping[str, str], *, launcher_gone: bool = False) -> None:
     """Write a rank's first failure for the launcher, and say it unless somebody else does."""
     file = variables.get(ERROR_FILE)
     if file and not write_once(Path(file), json.dumps(as_torch_has_it(failure))):
         return
-    if LAUNCHER not in variables and (not file or claim(Path(file).parent.parent, failure)):
-        print(f"{headed(failure)}\n(rank {failure.rank} of {num_ranks})", file=sys.stderr, flush=True)
+    if (LAUNCHER not in variables or launcher_gone) and (not file or claim(Path(file).parent.parent, failure)):
+        sys.stderr.write(f"{headed(failure)}\n(rank {failure.rank} of {num_ranks})\n")
+        sys.stderr.flush()
 
 
 def headed(failure: Failure) -> str:

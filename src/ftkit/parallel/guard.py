@@ -21,15 +21,13 @@ from pathlib import Path
 from types import TracebackType
 
 from ftkit.parallel.backend import World
-from ftkit.parallel.failures import LAUNCHER, Failure, failure_of, report
+from ftkit.parallel.failures import LAUNCHER, NEWS_SECONDS, Failure, failure_of, report
 from ftkit.parallel.peers import Peers
 from ftkit.parallel.watchdog import DEFAULT_SECONDS, Heartbeat, dump_stacks, stacks_name, stall_text
 
 TICK_SECONDS = 1.0
 # A rank has this long to leave by itself. torch's and accelerate's launchers kill 30 s after they have asked to end.
 GRACE_SECONDS = 10.0
-# How long a failure of others may show in this rank by itself before it is ended for it.
-NEWS_SECONDS = 3.0
 BACKEND = 5  # exit code, as of BackendError
 
 
@@ -52,6 +50,7 @@ class Guard:
         self.parent = int(variables.get(LAUNCHER, 0)) or os.getppid()
         self.deadline: float | None = None  # for the main thread to leave
         self.code = 128 + signal.SIGTERM
+        self.dumped = False
         self.ears, self.mouth = os.pipe()
         self.thread = threading.Thread(target=self.watch, name="ftkit-guard", daemon=True)
         self.stopped = threading.Event()
@@ -73,7 +72,7 @@ class Guard:
         """Tell the others of a failure, and stop watching."""
         if self.peers is not None:
             if error is not None:
-                self.peers.tell(failure_of(error, self.world.rank))
+                self.tell(failure_of(error, self.world.rank), self.peers)
             self.peers.stop()
         if self.thread.ident is not None:
             self.stopped.set()
@@ -83,6 +82,20 @@ class Guard:
                 signal.set_wakeup_fd(self.old_mouth)
         os.close(self.ears)
         os.close(self.mouth)
+
+    def tell(self, failure: Failure, peers: Peers) -> None:
+        """Tell the others of an exception; one that says no more than that a rank is gone waits to learn why."""
+        peers.tell(failure)
+        end = time.monotonic() + NEWS_SECONDS
+        while failure.kind == "lost" and peers.first is None and time.monotonic() < end:
+            time.sleep(0.1)
+        if failure.kind == "lost" and peers.first is not None and peers.first.rank != failure.rank:
+            report(self.following(peers.first), self.world.size, self.variables)
+
+    def following(self, first: Failure) -> Failure:
+        """This rank's failure for another's."""
+        told = first.text if first.text.startswith(f"rank {first.rank}:") else f"rank {first.rank} ended: {first.text}"
+        return Failure(self.world.rank, "followed", first.code, told)
 
     def watch(self) -> None:
         """The thread."""
@@ -94,21 +107,23 @@ class Guard:
                     self.leave()
             elif signal.SIGTERM in heard or signal.SIGINT in heard:
                 self.deadline = time.monotonic() + GRACE_SECONDS
+                if self.peers is not None:  # the main thread may never come to it
+                    self.peers.tell(Failure(self.world.rank, "terminated", self.code, "terminated"), wait_seconds=0)
             elif reason := self.reason_to_end():
                 self.end(reason)
 
     def reason_to_end(self) -> Failure | None:
         """What this rank should end for now, if anything."""
         rank, peers = self.world.rank, self.peers
-        if "TORCHELASTIC_RUN_ID" in self.variables and os.getppid() != self.parent:
+        if self.launcher_gone():
             return Failure(rank, "error", BACKEND, f"rank {rank}: its launcher is gone, the run cannot go on alone")
         if peers is not None and peers.first is not None and peers.first.rank != rank:
             first = peers.first
             if first.kind == "stalled":
-                dump_stacks(self.folder, rank)
+                self.write_stacks()
             elif time.time() - first.at < NEWS_SECONDS:
                 return None
-            return Failure(rank, "followed", first.code, f"rank {first.rank} ended: {first.text}")
+            return self.following(first)
         if peers is not None and peers.unreachable and self.seconds_still() > NEWS_SECONDS:
             text = (
                 f"rank {rank}: the launcher or rank that holds the run's store at {peers.address} is gone, "
@@ -116,10 +131,19 @@ class Guard:
             )
             return Failure(rank, "lost", BACKEND, f"{text}\nhelp: look at what that node said last")
         if self.timeout is not None and self.seconds_still() > self.timeout:
-            dump_stacks(self.folder, rank)
+            self.write_stacks()
             text = stall_text(self.heartbeat, self.timeout, self.folder / stacks_name("*"))
             return Failure(rank, "stalled", BACKEND, f"rank {rank}: {text}")
         return None
+
+    def launcher_gone(self) -> bool:
+        """Whether the process that would end this rank with the others has ended itself."""
+        return "TORCHELASTIC_RUN_ID" in self.variables and os.getppid() != self.parent
+
+    def write_stacks(self) -> None:
+        """Write down where this rank stands."""
+        dump_stacks(self.folder, self.world.rank)
+        self.dumped = True
 
     def seconds_still(self) -> float:
         """Seconds since any rank moved, as far as this one knows; 0 before the ranks are in touch."""
@@ -130,9 +154,11 @@ class Guard:
 
     def end(self, reason: Failure) -> None:
         """Say why, tell the others, and ask the main thread to leave."""
-        report(reason, self.world.size, self.variables)
+        report(reason, self.world.size, self.variables, launcher_gone=self.launcher_gone())
         if self.peers is not None:
             self.peers.tell(reason)
+        if self.dumped:  # a rank that leaves has its launcher end the others: let them write theirs first
+            time.sleep(NEWS_SECONDS)
         self.code = reason.code
         self.deadline = time.monotonic() + GRACE_SECONDS
         os.kill(os.getpid(), signal.SIGTERM)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
@@ -73,13 +74,15 @@ class Peers:
                 self.pause()
             host, _, port = self.address.rpartition(":")
             limit = timedelta(seconds=ANSWER_SECONDS)
-            store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=limit)
+            store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but torch does not list it
+                host, int(port), is_master=False, wait_for_workers=False, timeout=limit
+            )
             self.exchange(store)
         except (RuntimeError, ValueError) as lost:
             self.unreachable = str(lost)
             self.told.set()
 
-    def exchange(self, store: dist.TCPStore) -> None:
+    def exchange(self, store: Any) -> None:
         """The same few words again and again."""
         # A launcher that restarts ranks keeps its store: what an earlier attempt told is not news.
         attempt = f"ftkit/{self.variables.get('TORCHELASTIC_RESTART_COUNT', '0')}"

@@ -12,20 +12,27 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ftkit.errors import BackendError, RecipeError
 from ftkit.parallel.failures import (
     KILLED_HELP,
     LAUNCHER,
+    NEWS_SECONDS,
     Failure,
     account_of,
     first_of,
     read_failures,
 )
 
+if TYPE_CHECKING:
+    from torch.distributed.launcher.api import LaunchConfig
+
+CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # by torch's agent
 RENDEZVOUS_SECONDS = 900  # torch's default
 
 
@@ -126,29 +133,46 @@ def run_logged_in(folder: Path, layout: Layout, command: Sequence[str]) -> Endin
     from torch.distributed.launcher.api import elastic_launch
 
     quiet_torch()
+    handlers = {number: signal.getsignal(number) for number in CAUGHT}
     os.environ[LAUNCHER] = str(os.getpid())
     try:
         elastic_launch(launch_config(folder, layout), sys.executable)(*command)
     except ChildFailedError as failed:
         ended = {rank: (failure.exitcode, failure.timestamp) for rank, failure in failed.failures.items()}
+        if layout.nodes > 1:  # the store that tells the other nodes may be in this process
+            time.sleep(NEWS_SECONDS)
         return ending_of(read_failures(folder), ended)
     except SignalException as stop:
         return stopped_by(stop.sigval, read_failures(folder))
     except (RendezvousError, RuntimeError, ValueError) as failed:
-        if told := read_failures(folder):
+        told = read_failures(folder)
+        if any(failure.kind != "terminated" for failure in told):
             return ending_of(told, {})
-        raise BackendError(
-            f"the nodes did not find each other, or lost each other, got {failed}",
-            where=layout.rendezvous,
-            help=f"--rdzv is the address of one of the {layout.nodes} nodes, to be reached from each; all must be "
-            f"started within {layout.seconds} s of each other, with the same --nnodes",
-        ) from failed
+        raise not_met(layout, failed, began=bool(told)) from failed
     finally:
         del os.environ[LAUNCHER]
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     return Ending(0, "")
 
 
-def launch_config(folder: Path, layout: Layout) -> object:
+def not_met(layout: Layout, failed: Exception, *, began: bool) -> BackendError:
+    """The error of nodes that do not find each other, or no longer do."""
+    words = str(failed).splitlines()[0]
+    if began:
+        help = "look at what that node said last"
+        return BackendError(
+            f"the node that holds the rendezvous is gone, got {words}", where=layout.rendezvous, help=help
+        )
+    return BackendError(
+        f"the nodes did not find each other, got {words}",
+        where=layout.rendezvous,
+        help=f"--rdzv is the address of one of the {layout.nodes} nodes, to be reached from each; all must be started "
+        f"within {layout.seconds} s of each other, with the same --nnodes",
+    )
+
+
+def launch_config(folder: Path, layout: Layout) -> LaunchConfig:
     """The layout in torch's words. A node that has a rank keeps it (`static`); else they are numbered as they come."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig

@@ -54,7 +54,8 @@ def dump_stacks(folder: Path, rank: int) -> None:
             faulthandler.dump_traceback(out, all_threads=True)
         text = file.read_text(encoding="utf8")
     except OSError as full:  # a full disk must not hide the stacks
-        print(f"rank {rank}| {file}: {full}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"rank {rank}| {file}: {full}\n")
+        sys.stderr.flush()
         faulthandler.dump_traceback(sys.stderr, all_threads=True)
         return
     sys.stderr.write("".join(f"rank {rank}| {line}\n" for line in text.splitlines()))
