@@ -66,8 +66,18 @@ def precision(recipe: Recipe, *, fast_bf16: bool) -> Precision:
     return Precision(torch.bfloat16 if recipe.adapter.adapter else torch.float32, torch.bfloat16)
 
 
-def load_model(recipe: Recipe, inputs: Inputs, plan: ModelPlan, backend: Backend, numbers: Precision) -> Loaded:
+def load_model(
+    recipe: Recipe,
+    inputs: Inputs,
+    plan: ModelPlan,
+    backend: Backend,
+    numbers: Precision,
+    *,
+    on_block: Callable[[], None] = lambda: None,
+) -> Loaded:
     """Build the net on meta, fill it block by block through the backend, and make its optimizer.
+
+    `on_block` is called for each block that is placed.
 
     Optimizer and schedule are chosen first: what is wrong with their keys is said before any weight is read.
     """
@@ -79,7 +89,12 @@ def load_model(recipe: Recipe, inputs: Inputs, plan: ModelPlan, backend: Backend
     recompute = training.gradient_checkpointing
     reentrant = bool(training.gradient_checkpointing_kwargs.get("use_reentrant", False))
     checkpoint_blocks(net, enabled=bool(recompute), reentrant=reentrant, offload=recompute == "offload")
-    fill_root = load_net(net, plan, backend.place_block, device=device, dtype=numbers.weights, seed=training.seed)
+
+    def place_block(block: nn.Module, fill: Callable[[nn.Module], None]) -> None:
+        backend.place_block(block, fill)
+        on_block()
+
+    fill_root = load_net(net, plan, place_block, device=device, dtype=numbers.weights, seed=training.seed)
     groups = group_builder(recipe.optimization, recipe.adapter)
     module, optimizer = backend.finish(net, fill_root, groups, make_optimizer, training.max_grad_norm)
     return Loaded(plan, net, module, optimizer, schedule, flops)

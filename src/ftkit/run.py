@@ -7,7 +7,7 @@ timings) lives in values of its own; the recipe is never written to.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,9 +33,12 @@ from ftkit.model.hub_token import require_token
 from ftkit.model.plan import ModelPlan, TokenPlan, plan_model
 from ftkit.objective.generate import answer
 from ftkit.parallel.backend import BackendRequest, World
-from ftkit.parallel.choose import build_backend
+from ftkit.parallel.choose import backend_name, build_backend
+from ftkit.parallel.guard import Guard
 from ftkit.parallel.launch import set_threads, world_from_environment
+from ftkit.parallel.launcher import refuse_other_backend
 from ftkit.parallel.process_group import connect, refuse_disagreement
+from ftkit.parallel.watchdog import Heartbeat
 from ftkit.recipe import Recipe
 from ftkit.recipe.deepspeed import deepspeed_config
 from ftkit.report.console import Console
@@ -70,15 +73,18 @@ class RunResult:
 
 @dataclass
 class Stopwatch:
-    """Seconds by phase, in the order they began."""
+    """Seconds by phase, in the order they began; `beat` hears of beginnings and ends."""
 
+    beat: Callable[[str], None] = lambda what: None
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Add the time spent inside to `name`."""
         start = time.monotonic()
+        self.beat(f"all before phase {name!r}")
         yield
+        self.beat(f"phase {name!r}")
         self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - start, 3)
 
 
@@ -88,15 +94,17 @@ def run(recipe: Recipe) -> RunResult:
     Raises:
         FtkitError: anything a user can mend, with where and how.
     """
-    world = world_from_environment()
+    world, output = world_from_environment(), Path(recipe.saving.output_dir)
     set_threads(world)
-    with hold(Path(recipe.saving.output_dir)) if world.is_main else nullcontext():
-        return run_in_output(recipe, world)
+    refuse_other_backend(backend_name(recipe.backend, world))
+    guard = Guard(world, recipe.backend.ddp_timeout, output)
+    with guard as beat, hold(output) if world.is_main else nullcontext():
+        return run_in_output(recipe, world, beat)
 
 
-def run_in_output(recipe: Recipe, world: World) -> RunResult:
-    """The run, once its output_dir is its own."""
-    machine, console, watch = detect_machine(world.size), Console(quiet=not world.is_main), Stopwatch()
+def run_in_output(recipe: Recipe, world: World, beat: Heartbeat) -> RunResult:
+    """The run, once its output_dir is its own; `beat` hears of every piece of work that is done."""
+    machine, console, watch = detect_machine(world.size), Console(quiet=not world.is_main), Stopwatch(beat)
     effective, substitutions = fit_to_machine(recipe, machine)
     resume = checkpoint_to_resume(effective, console)
     source = resolve_base_model(effective.model.base_model)
@@ -105,7 +113,8 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
     backend = build_backend(request_of(effective), world)
     with watch.phase("data"):
         progress = PrepareProgress(console)
-        inputs = load_inputs(effective, source, world_size=world.size, on_progress=progress)
+        told = beating(progress, beat)
+        inputs = load_inputs(effective, source, world_size=world.size, on_progress=told)
         progress.done()
     if world.size > 1:
         connect(world, effective.backend.ddp_timeout)
@@ -124,7 +133,7 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
     for text in inputs.notes:
         console.say(f"note: {text}")
     with watch.phase("load"):
-        loaded = load_model(effective, inputs, plan, backend, numbers)
+        loaded = load_model(effective, inputs, plan, backend, numbers, on_block=lambda: beat("a block of weights"))
     console.facts("Tokens", token_facts(inputs, loaded))
     trainer = build_trainer(effective, inputs, loaded, backend, numbers, say=lambda note: console.say(f"note: {note}"))
     output = Path(effective.saving.output_dir)
@@ -133,6 +142,8 @@ def run_in_output(recipe: Recipe, world: World) -> RunResult:
             (output / "recipe.yml").write_text(recipe.as_yaml(), encoding="utf8")
             write_rejected(output / "rejected.jsonl", inputs.prepared.report.rejected)
     trainer.listeners = listeners(output, console, world)
+    for module in {loaded.module, loaded.net}:  # a wrapper need not call the net as a module
+        module.register_forward_hook(lambda *_: beat(f"a forward pass after step {trainer.state.step}"))
     with watch.phase("answers"):
         before = [] if resume else answers(effective, inputs, loaded, numbers)
     with watch.phase("train"), saying_what_is_kept(trainer), writing("what the run measures", output):
@@ -175,6 +186,18 @@ def request_of(recipe: Recipe) -> BackendRequest:
             ) from problem
         section = section.model_copy(update={"deepspeed": config})
     return BackendRequest(section, recipe.training, recipe.file)
+
+
+def beating(
+    progress: Callable[[int, int | None], None], beat: Callable[[str], None]
+) -> Callable[[int, int | None], None]:
+    """`progress`, heard by `beat` too."""
+
+    def told(rows: int, expected: int | None) -> None:
+        beat("preparing rows")
+        progress(rows, expected)
+
+    return told
 
 
 @contextmanager

@@ -21,13 +21,14 @@ from pathlib import Path
 from types import TracebackType
 
 from ftkit.parallel.backend import World
-from ftkit.parallel.failures import LAUNCHER, NEWS_SECONDS, Failure, failure_of, report
+from ftkit.parallel.failures import INTERRUPTED, LAUNCHER, NEWS_SECONDS, Failure, failure_of, report
 from ftkit.parallel.peers import Peers
 from ftkit.parallel.watchdog import DEFAULT_SECONDS, Heartbeat, dump_stacks, stacks_name, stall_text
 
 TICK_SECONDS = 1.0
 # A rank has this long to leave by itself. torch's and accelerate's launchers kill 30 s after they have asked to end.
 GRACE_SECONDS = 10.0
+TO_END = (signal.SIGTERM, signal.SIGINT)
 BACKEND = 5  # exit code, as of BackendError
 
 
@@ -105,10 +106,10 @@ class Guard:
             if self.deadline is not None:
                 if time.monotonic() > self.deadline:
                     self.leave()
-            elif signal.SIGTERM in heard or signal.SIGINT in heard:
-                self.deadline = time.monotonic() + GRACE_SECONDS
+            elif number := next((number for number in TO_END if number in heard), None):
+                self.code, self.deadline = 128 + number, time.monotonic() + GRACE_SECONDS
                 if self.peers is not None:  # the main thread may never come to it
-                    self.peers.tell(Failure(self.world.rank, "terminated", self.code, "terminated"), wait_seconds=0)
+                    self.peers.tell(self.ended_by_signal(), wait_seconds=0)
             elif reason := self.reason_to_end():
                 self.end(reason)
 
@@ -152,6 +153,11 @@ class Guard:
             last = self.peers.moved_at and max(self.heartbeat.at, self.peers.moved_at)
         return time.monotonic() - last if last is not None else 0.0
 
+    def ended_by_signal(self) -> Failure:
+        """The failure of a rank that was told to end."""
+        word = "interrupted" if self.code == INTERRUPTED else "terminated"
+        return Failure(self.world.rank, "terminated", self.code, word)
+
     def end(self, reason: Failure) -> None:
         """Say why, tell the others, and ask the main thread to leave."""
         report(reason, self.world.size, self.variables, launcher_gone=self.launcher_gone())
@@ -165,6 +171,5 @@ class Guard:
 
     def leave(self) -> None:
         """End the process: its main thread has not left in time."""
-        text = f"terminated, and did not leave within {GRACE_SECONDS:.0f} s"
-        report(Failure(self.world.rank, "terminated", self.code, text), self.world.size, self.variables)
+        report(self.ended_by_signal(), self.world.size, self.variables)
         os._exit(self.code)

@@ -1,7 +1,8 @@
-"""Whether the launcher started as many processes as it was asked for."""
+"""Whether accelerate's launcher does what the recipe needs: enough processes, and no backend of its own."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,40 @@ import psutil
 from ftkit.errors import BackendError
 
 OPTIONS = ("--num_processes", "--num-processes")
+
+# Variables that `accelerate launch` sets for the backend that its configuration or its options name.
+OF_ACCELERATE: Mapping[str, tuple[str, str]] = {  # variable -> (backend of ftkit, its name)
+    "ACCELERATE_USE_DEEPSPEED": ("zero", "DeepSpeed"),
+    "ACCELERATE_USE_FSDP": ("fsdp", "FSDP"),
+    "ACCELERATE_USE_MEGATRON_LM": ("megatron", "Megatron-LM"),
+}
+OF_RECIPES: Mapping[str, str] = {
+    "zero": "for DeepSpeed",
+    "fsdp": "for FSDP",
+    "ddp": "for no sharding",
+    "single": "for no sharding",
+}
+
+
+def refuse_other_backend(chosen: str, variables: Mapping[str, str] = os.environ) -> None:
+    """Refuse a run whose recipe says one backend and accelerate's configuration another.
+
+    Args:
+        chosen: the recipe's backend, by its name in the catalog.
+        variables: of the environment.
+
+    Raises:
+        BackendError: naming both.
+    """
+    for variable, (backend, name) in OF_ACCELERATE.items():
+        if variables.get(variable, "").lower() in {"true", "1"} and backend != chosen:
+            raise BackendError(
+                f"accelerate's configuration asks for {name}, the recipe {OF_RECIPES[chosen]}, got {variable}="
+                f"{variables[variable]}",
+                where="accelerate launch",
+                help="the recipe decides (deepspeed, fsdp and fsdp_config): run `accelerate config` again without a "
+                "backend, give --config_file with a plain one, or start with ftkit train",
+            )
 
 
 def refuse_lost_processes(variables: Mapping[str, str]) -> None:

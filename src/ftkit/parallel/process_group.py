@@ -16,21 +16,23 @@ import torch.distributed as dist
 
 from ftkit.errors import BackendError
 from ftkit.parallel.backend import World
+from ftkit.parallel.watchdog import DEFAULT_SECONDS
 
-TIMEOUT_SECONDS = 1800  # of one collective, if the recipe's ddp_timeout does not say otherwise; torch's own for gloo
+# A collective gives up this long after the watchdog would: the watchdog says what every rank was doing.
+MARGIN_SECONDS = 60
 
 
 def connect(world: World, timeout_seconds: int | None = None) -> None:
     """Join this process to the others of `world`; the address is where the launcher says.
 
     Args:
-        timeout_seconds: a collective that takes longer ends the run (`ddp_timeout`).
+        timeout_seconds: `ddp_timeout`, in which something must move; None is 30 minutes.
 
     Raises:
         BackendError: the others did not come.
     """
     kind = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
-    timeout = timedelta(seconds=timeout_seconds or TIMEOUT_SECONDS)
+    timeout = timedelta(seconds=(timeout_seconds or DEFAULT_SECONDS) + MARGIN_SECONDS)
     try:
         dist.init_process_group(kind, rank=world.rank, world_size=world.size, timeout=timeout)
     except (ValueError, RuntimeError) as failed:
