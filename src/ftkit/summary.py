@@ -29,7 +29,7 @@ def start_facts(recipe: Recipe, inputs: Inputs, plan: ModelPlan, world: World, n
     """What is about to run."""
     report, steps = inputs.prepared.report, inputs.steps
     how = "all weights" if plan.adapter is None else f"LoRA r {plan.adapter.r} on {len(plan.adapted)} linears"
-    stored = f", base in {plan.quantizer.bits} bit ({plan.quantizer.name})" if plan.quantizer else ""
+    stored = f", base in {plan.quantizer.words}" if plan.quantizer else ""
     dropped = ", ".join(f"{count} {reason}" for reason, count in report.dropped.items())
     share = sum(report.trained_tokens.values()) / max(report.tokens, 1)
     products = f", products in {short(numbers.autocast)}" if numbers.autocast else ""

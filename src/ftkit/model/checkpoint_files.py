@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ftkit.errors import ModelError
 from ftkit.hub import is_cached, is_lfs_pointer, why_silent
+from ftkit.model.prequantized import find_packed
 
 GIT_LFS = "run `git lfs pull` in that folder"
 HEAD_BYTES = 100_000_000  # the most that safetensors allows
@@ -110,24 +111,33 @@ def broken(file: Path, kind: str, problem: Exception) -> ModelError:
 
 
 class Weights:
-    """Names, shapes and values of the tensors in `files`; what does not end in .safetensors is torch's."""
+    """Names, shapes and values of the tensors in `files`; what does not end in .safetensors is torch's.
+
+    A weight that bitsandbytes has quantized, several tensors in the files, is one here; see `prequantized`.
+    """
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._files: dict[str, SafetensorsFile | TorchFile] = {}
         for file in files:
             opened = SafetensorsFile(file) if file.suffix == ".safetensors" else TorchFile(file)
             self._files.update(dict.fromkeys(opened.names(), opened))
+        self.packed = find_packed(self._files, self.read_stored)
+        self._parts = {part for packed in self.packed.values() for part in packed.parts}
 
     def names(self) -> list[str]:
         """All tensors' names."""
-        return list(self._files)
+        return [name for name in self._files if name not in self._parts]
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, from the file's header."""
-        return self._files[name].shape(name)
+        return self.packed[name].shape if name in self.packed else self._files[name].shape(name)
 
     def read(self, name: str) -> Tensor:
         """The tensor on the CPU, in the file's dtype; its memory may be the file's own pages, so never write to it."""
+        return self.packed[name].floats() if name in self.packed else self.read_stored(name)
+
+    def read_stored(self, name: str) -> Tensor:
+        """The same, with quantized weights as the bytes they are in the file."""
         return self._files[name].read(name)
 
     def empty(self, name: str) -> Tensor:

@@ -30,16 +30,30 @@ AUTO_CLASSES = ("AutoModelForCausalLM",)
 def read_config(model: ModelSection) -> tuple[PretrainedConfig, str]:
     """Return the configuration, overrides applied, and the folder or hub id it came from.
 
+    It is that of the unquantized net: what it says of quantized weights is taken out, see `read_stored_config`.
+
     Raises:
         ModelError: no configuration there, an override with an unknown name, or a `model_type` of another architecture.
+    """
+    config, source, _ = read_stored_config(model)
+    return config, source
+
+
+def read_stored_config(model: ModelSection) -> tuple[PretrainedConfig, str, Mapping[str, Any]]:
+    """Return what `read_config` does, and the settings of a checkpoint that bitsandbytes has quantized, else nothing.
+
+    Raises:
+        ModelError: as `read_config`; or quantized by something that cannot be trained on.
     """
     source = resolve_base_model(model.base_model)
     config = load_config(source, model)
     apply_overrides(config, model.config_overrides, source)
     check_causal(config, source)
     check_model_type(model.model_type, config, source)
-    refuse_quantized(config, source)
-    return config, source
+    settings = quantized_settings(config, source)
+    if settings:
+        del config.quantization_config
+    return config, source, settings
 
 
 def load_config(source: str, model: ModelSection) -> PretrainedConfig:
@@ -243,18 +257,23 @@ def check_model_type(wanted: str | None, config: PretrainedConfig, source: str) 
         )
 
 
-def refuse_quantized(config: PretrainedConfig, source: str) -> None:
-    """Refuse checkpoints that hold quantized weights; training needs the plain ones."""
-    settings = getattr(config, "quantization_config", None)
-    if settings:
-        method = (
-            settings.get("quant_method", "?") if isinstance(settings, dict) else getattr(settings, "quant_method", "?")
-        )
+def quantized_settings(config: PretrainedConfig, source: str) -> Mapping[str, Any]:
+    """What the configuration says of weights quantized by bitsandbytes; empty for plain ones.
+
+    Raises:
+        ModelError: they are quantized by something else.
+    """
+    settings = getattr(config, "quantization_config", None) or {}
+    values: dict[str, Any] = dict(settings if isinstance(settings, Mapping) else settings.to_dict())
+    method = getattr(values.get("quant_method", "?"), "value", values.get("quant_method", "?"))
+    if values and method != "bitsandbytes":
         raise ModelError(
-            f"the checkpoint is already quantized, got quant_method {getattr(method, 'value', method)}",
+            f"the checkpoint is already quantized, got quant_method {method}; its weights are packed for the kernels "
+            "of that library, which compute no gradients here",
             where=source,
             help="use the original checkpoint; load_in_4bit: true quantizes it while loading",
         )
+    return values
 
 
 def first_line(problem: Exception) -> str:

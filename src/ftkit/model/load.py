@@ -28,6 +28,7 @@ from ftkit.model.loftq import correction
 from ftkit.model.naming import ADAPTER, PEFT_PREFIX, adapter_files, is_adapter, owner, peft_name
 from ftkit.model.origins import find_origins
 from ftkit.model.plan import ModelPlan, ParameterPlan
+from ftkit.model.prequantized import PackedWeight
 from ftkit.model.quantized import QuantizedLinear
 from ftkit.model.trained_rows import DELTA, TrainedRows
 
@@ -107,9 +108,27 @@ class Loader:
             if parameter.name not in self.origins:
                 continue  # transformers says it may be missing; its initial value stands
             origin, name = self.origins[parameter.name]
+            if parameter.quantized and origin.as_it_is in self.weights.packed:
+                self.take(parameter, self.weights.packed[origin.as_it_is])
+                continue
             if name not in made:
                 made |= origin.make(self.net, self.weights.read)
             self.put(parameter, made.pop(name))
+
+    def take(self, parameter: ParameterPlan, packed: PackedWeight) -> None:
+        """Take a weight that the checkpoint holds in bytes, without quantizing it again."""
+        module, _ = owner(self.net, parameter.name)
+        assert isinstance(module, QuantizedLinear)
+        assert self.plan.quantizer is not None
+        planned = self.plan.quantizer.name, dict(self.plan.quantizer.options)
+        if (packed.kind, packed.options) != planned:
+            raise ModelError(
+                f"the weight is not stored as the configuration says, got {packed.kind} with {packed.options}, "
+                f"expected {planned[0]} with {planned[1]}",
+                where=parameter.name,
+                help="mend quantization_config in config.json, or use the unquantized checkpoint",
+            )
+        module.take({name: value.to(self.device) for name, value in packed.stored().items()})
 
     def put(self, parameter: ParameterPlan, value: Tensor) -> None:
         """Put one tensor of the checkpoint where it belongs, quantized, cast and grown as planned."""

@@ -42,6 +42,11 @@ class Origin:
     sources: dict[str, list[str]] = field(default_factory=dict)
     converter: WeightConverter | None = None
 
+    @property
+    def as_it_is(self) -> str | None:
+        """The name in the file of a tensor that is taken unchanged; None where there is a conversion."""
+        return None if self.converter is not None else next(iter(self.sources.values()))[0]
+
     def make(self, net: PreTrainedModel, read: Read) -> dict[str, Tensor]:
         """Read the sources and return the parameters they make, by name."""
         if self.converter is None:

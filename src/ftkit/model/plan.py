@@ -15,11 +15,12 @@ import torch
 from peft import LoraConfig
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.quantizers.quantizers_utils import should_convert_module
 
-from ftkit.errors import ModelError
 from ftkit.model.adapter import lora_config, saved_whole
-from ftkit.model.config import read_config
+from ftkit.model.config import read_stored_config
 from ftkit.model.plain import find_blocks, plain_net
+from ftkit.model.quantizer import Quantizer, choose_quantizer
 from ftkit.model.targets import adapted_modules
 from ftkit.model.trained_rows import is_named
 
@@ -71,15 +72,6 @@ class BlockPlan:
     name: str
     kind: str
     parameters: tuple[ParameterPlan, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Quantizer:
-    """Which quantizer of the catalog, with the options its linears are built with."""
-
-    name: str
-    bits: int
-    options: Mapping[str, bool | int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +163,8 @@ def plan_model(
     Raises:
         ModelError: see `read_config` and `lora_config`.
     """
-    config, source = read_config(model)
-    quantizer = choose_quantizer(quantization, adapter)
+    config, source, stored = read_stored_config(model)
+    quantizer = choose_quantizer(quantization, adapter, stored)
     stored_vocabulary = config.vocab_size
     if tokenizer_length is not None and tokenizer_length > stored_vocabulary:
         config.vocab_size = math.ceil(tokenizer_length / vocabulary_multiple) * vocabulary_multiple
@@ -184,7 +176,7 @@ def plan_model(
     if adapter.adapter:
         lora = lora_config(adapter, net, blocks, base_model=model.base_model, new_rows=rows)
     adapted = adapted_modules(lora, net) if lora else ()
-    described = {p.name: p for p in describe(net, blocks, adapted, quantized=quantizer is not None)}
+    described = {p.name: p for p in describe(net, blocks, adapted, quantizer)}
     for name in vocabulary_tables(net) & described.keys():
         first = {*made, *(tokens.added if is_trained(name.rpartition(".")[0], lora) else ())}
         described[name] = replace(
@@ -229,25 +221,8 @@ def frozen_tables(plan: ModelPlan) -> list[str]:
     ]
 
 
-def choose_quantizer(quantization: QuantizationSection, adapter: AdapterSection) -> Quantizer | None:
-    """Return the quantizer the recipe asks for, if any."""
-    quantization = adapter.stored(quantization)
-    if not (quantization.load_in_4bit or quantization.load_in_8bit):
-        return None
-    if not adapter.adapter:
-        raise ModelError(
-            "a quantized model cannot be fully fine-tuned",
-            where="load_in_4bit",
-            help="set adapter: qlora, or load_in_4bit: false",
-        )
-    if quantization.load_in_8bit:
-        return Quantizer("int8", 8, {})
-    options = {"double_quantization": quantization.bnb_4bit_use_double_quant}
-    return Quantizer(quantization.bnb_4bit_quant_type, 4, options)
-
-
 def describe(
-    net: PreTrainedModel, blocks: dict[str, nn.Module], adapted: tuple[str, ...], *, quantized: bool
+    net: PreTrainedModel, blocks: dict[str, nn.Module], adapted: tuple[str, ...], quantizer: Quantizer | None
 ) -> Iterator[ParameterPlan]:
     """Every entry of the net's state, tied ones once, with what becomes of it."""
     inside = tuple(f"{name}." for name in blocks)
@@ -259,7 +234,10 @@ def describe(
             yield ParameterPlan(
                 name,
                 tuple(tensor.shape),
-                quantized=quantized and is_linear and name.startswith(inside),
+                quantized=quantizer is not None
+                and is_linear
+                and name.startswith(inside)
+                and should_convert_module(module_name, list(quantizer.skipped)),
                 adapted=module_name in adapted,
             )
 

@@ -66,7 +66,11 @@ class QuantizedLinear(nn.Module):
 
     def fill(self, weight: Tensor) -> None:
         """Quantize `weight` (O, D) and put the real bytes in place of the empty ones."""
-        for name, value in self.encode(weight).items():
+        self.take(self.encode(weight))
+
+    def take(self, stored: Mapping[str, Tensor]) -> None:
+        """Put real bytes, by parameter name, in place of the empty ones."""
+        for name, value in stored.items():
             setattr(self, name, frozen_bytes(value))
 
     def weight_in(self, dtype: torch.dtype) -> Tensor:
