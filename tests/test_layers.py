@@ -19,6 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recipe": {"errors", "catalog"},
     "unserved": {"errors", "recipe"},
     "hardware": {"errors", "recipe", "unserved"},
+    "precision": {"recipe"},
     "data": FLOOR | {"recipe.section"},
     "model": FLOOR | {"recipe.section"},
     "optim": FLOOR | {"recipe.section"},

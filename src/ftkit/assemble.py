@@ -25,6 +25,7 @@ from ftkit.optim.build import build_optimizer
 from ftkit.optim.groups import group_builder
 from ftkit.optim.schedule import build_schedule
 from ftkit.parallel.backend import Backend, World
+from ftkit.precision import Precision
 from ftkit.recipe import Recipe
 from ftkit.save.checkpoint import Checkpoints
 from ftkit.save.export import export
@@ -33,14 +34,6 @@ from ftkit.train.batches import PlannedBatches, evaluation_source
 from ftkit.train.flops import flops_per_token, peak_flops
 from ftkit.train.loop import Trainer
 from ftkit.train.options import loop_options
-
-
-@dataclass(frozen=True, slots=True)
-class Precision:
-    """How numbers are held: `weights` is the dtype of the net's floats, `autocast` that of products (or None)."""
-
-    weights: torch.dtype
-    autocast: torch.dtype | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +46,6 @@ class Loaded:
     optimizer: Optimizer
     schedule: Callable[[int], float]
     flops_per_token: float
-
-
-def precision(recipe: Recipe, *, fast_bf16: bool) -> Precision:
-    """Choose the precision of a recipe on a device.
-
-    Trained weights are float32 masters whose products run in bfloat16; frozen weights are bfloat16 themselves.
-    """
-    wanted = recipe.training.bf16
-    if not (fast_bf16 and (wanted is True or wanted == "auto")):
-        return Precision(torch.float32, None)
-    return Precision(torch.bfloat16 if recipe.adapter.adapter else torch.float32, torch.bfloat16)
 
 
 def load_model(
@@ -84,7 +66,7 @@ def load_model(
     device, training = backend.world.device, recipe.training
     make_optimizer = build_optimizer(recipe.optimization, device)
     schedule = build_schedule(recipe.optimization, inputs.steps.num_steps)
-    net = build_net(plan, dtype=numbers.weights)
+    net = build_net(plan, dtype=numbers.weights, trained=numbers.trained)
     flops = flops_per_token(net)
     recompute = training.gradient_checkpointing
     reentrant = bool(training.gradient_checkpointing_kwargs.get("use_reentrant", False))
@@ -184,7 +166,7 @@ def peak_of(world: World, numbers: Precision) -> float | None:
     if world.device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(world.device)
-    one = peak_flops(name, half_precision=numbers.autocast is torch.bfloat16)
+    one = peak_flops(name, half_precision=numbers.autocast is not None or numbers.weights is not torch.float32)
     return None if one is None else one * world.size
 
 

@@ -116,12 +116,19 @@ def attention_key(recipe: Recipe) -> tuple[str, str]:
 
 def _precision(recipe: Recipe, machine: Machine) -> Iterator[Change]:
     training = recipe.training
-    if training.bf16 is True and not machine.bf16:
-        yield "training", {"bf16": False}, Substitution("bf16", "true", "fp32", "this device has no fast bfloat16")
-    if training.fp16 is True:
-        reason = "gradient scaling comes in a later version" if machine.device_type == "cuda" else "fp16 needs a GPU"
-        used = {"bf16": machine.bf16, "fp16": False}
-        yield "training", used, Substitution("fp16", "true", "bf16" if machine.bf16 else "fp32", reason)
+    named = training.precision or ("bf16" if training.bf16 == "full" else None)
+    key, asked = ("precision", named) if training.precision else ("bf16", "full" if named else "true")
+    if not machine.bf16 and (training.bf16 is True or "bf16" in (named or "")):
+        used = {"bf16": False, "precision": None}
+        yield "training", used, Substitution(key, str(asked), "fp32", "this device has no fast bfloat16")
+    key, asked = ("precision", named) if named == "mp_fp16_autocast" else ("fp16", "true")
+    reason = "fp16 needs a GPU" if machine.device_type == "cpu" else "deepspeed scales its losses itself, later here"
+    if (training.fp16 or named == "mp_fp16_autocast") and (machine.device_type == "cpu" or recipe.backend.deepspeed):
+        used = {"bf16": machine.bf16, "fp16": False, "precision": None}
+        yield "training", used, Substitution(key, str(asked), "bf16" if machine.bf16 else "fp32", reason)
+    if training.bf16 == "auto" and not machine.bf16 and machine.device_type == "cuda" and not recipe.backend.deepspeed:
+        reason = "this GPU has no fast bfloat16"
+        yield "training", {"bf16": False, "fp16": True}, Substitution("bf16", "auto", "fp16", reason)
     if training.tf32 is True and machine.device_type == "cpu":
         yield "training", {"tf32": False}, Substitution("tf32", "true", "fp32", "tf32 is a mode of NVIDIA GPUs")
 

@@ -16,11 +16,9 @@ import torch
 
 from ftkit.assemble import (
     Loaded,
-    Precision,
     build_trainer,
     export_to,
     load_model,
-    precision,
     unquantized_experts,
 )
 from ftkit.data.accounts import write_rejected
@@ -39,6 +37,7 @@ from ftkit.parallel.launch import set_threads, world_from_environment
 from ftkit.parallel.launcher import refuse_other_backend
 from ftkit.parallel.process_group import connect, refuse_disagreement
 from ftkit.parallel.watchdog import Heartbeat
+from ftkit.precision import Precision, precision
 from ftkit.recipe import Recipe
 from ftkit.recipe.deepspeed import deepspeed_config
 from ftkit.report.console import Console
@@ -134,6 +133,8 @@ def run_in_output(recipe: Recipe, world: World, beat: Heartbeat) -> RunResult:
         console.say(f"note: {text}")
     with watch.phase("load"):
         loaded = load_model(effective, inputs, plan, backend, numbers, on_block=lambda: beat("a block of weights"))
+    if numbers.scales_loss:
+        backend.scale.begin(lambda note: console.say(f"note: {note}"))
     console.facts("Tokens", token_facts(inputs, loaded))
     trainer = build_trainer(effective, inputs, loaded, backend, numbers, say=lambda note: console.say(f"note: {note}"))
     output = Path(effective.saving.output_dir)

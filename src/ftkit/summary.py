@@ -19,9 +19,10 @@ from ftkit.report.run_file import RunRecord
 from ftkit.token_audit import token_facts
 
 if TYPE_CHECKING:
-    from ftkit.assemble import Loaded, Precision
+    from ftkit.assemble import Loaded
     from ftkit.data.accounts import PrepareReport
     from ftkit.inputs import Inputs
+    from ftkit.precision import Precision
     from ftkit.run import RunResult
 
 
@@ -32,6 +33,9 @@ def start_facts(recipe: Recipe, inputs: Inputs, plan: ModelPlan, world: World, n
     stored = f", base in {plan.quantizer.words}" if plan.quantizer else ""
     dropped = ", ".join(f"{count} {reason}" for reason, count in report.dropped.items())
     share = sum(report.trained_tokens.values()) / max(report.tokens, 1)
+    weights = f"weights in {short(numbers.weights)}"
+    if plan.adapter is not None and numbers.trained is not numbers.weights:
+        weights += f", adapter in {short(numbers.trained)}"
     products = f", products in {short(numbers.autocast)}" if numbers.autocast else ""
     return {
         "model": f"{plan.base_model} ({plan.net_class}, {plan.num_parameters / 1e6:,.1f} million parameters)",
@@ -41,7 +45,7 @@ def start_facts(recipe: Recipe, inputs: Inputs, plan: ModelPlan, world: World, n
         "steps": f"{steps.num_steps} of {recipe.training.micro_batch_size} x "
         f"{recipe.training.gradient_accumulation_steps} x {world.size} "
         f"{'packs' if recipe.data.sample_packing else 'documents'}, {steps.steps_per_epoch} an epoch",
-        "device": f"{world.device}, {torch.get_num_threads()} threads, weights in {short(numbers.weights)}{products}",
+        "device": f"{world.device}, {torch.get_num_threads()} threads, {numbers.name}: {weights}{products}",
         "output": recipe.saving.output_dir,
     }
 

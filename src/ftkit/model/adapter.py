@@ -21,7 +21,7 @@ from transformers.pytorch_utils import Conv1D
 from ftkit.errors import ModelError
 from ftkit.model.continued import read_adapter_config, refuse_contradiction
 from ftkit.model.lora import FusedLoraLinear
-from ftkit.model.naming import ADAPTER
+from ftkit.model.naming import ADAPTER, is_adapter
 from ftkit.model.quantized import QuantizedLinear
 from ftkit.model.targets import adapted_modules, check_targets, linears_of_blocks, targets
 from ftkit.model.trained_rows import is_named, train_rows
@@ -137,7 +137,7 @@ def refuse_rows(wanted: Mapping[str, Sequence[int]], free: Sequence[str], vocab_
         )
 
 
-def inject(net: PreTrainedModel, config: LoraConfig) -> None:
+def inject(net: PreTrainedModel, config: LoraConfig, *, trained: torch.dtype = torch.float32) -> None:
     """Put the adapter's layers into `net`, on meta, and leave only them trainable.
 
     PEFT is not shown the rows that are trained by themselves: they get a layer of ours.
@@ -147,10 +147,13 @@ def inject(net: PreTrainedModel, config: LoraConfig) -> None:
     inject_adapter_in_model(config, net, adapter_name=ADAPTER, low_cpu_mem_usage=True)
     head: object = net.get_output_embeddings()  # type: ignore[no-untyped-call]
     for module in net.modules():
-        if isinstance(module, ModulesToSaveWrapper):
+        if isinstance(module, ModulesToSaveWrapper) and trained == torch.float32:
             train_in_float32(module, is_head=module is head)
     if rows:
         train_rows(net, rows)
+    for name, parameter in net.named_parameters():
+        if is_adapter(name):
+            parameter.data = parameter.data.to(trained)
 
 
 def train_in_float32(wrapper: ModulesToSaveWrapper, *, is_head: bool) -> None:

@@ -16,7 +16,7 @@ from ftkit.model.plain import plain_net
 from ftkit.model.plan import ModelPlan
 
 
-def build_net(plan: ModelPlan, *, dtype: torch.dtype) -> PreTrainedModel:
+def build_net(plan: ModelPlan, *, dtype: torch.dtype, trained: torch.dtype = torch.float32) -> PreTrainedModel:
     """Build the net of `plan` without weights; `load_net` fills it.
 
     The class stays transformers' own (LlamaForCausalLM ...), so parameter names stay transformers' with PEFT's
@@ -24,13 +24,14 @@ def build_net(plan: ModelPlan, *, dtype: torch.dtype) -> PreTrainedModel:
 
     Args:
         plan: from `plan_model`.
-        dtype: of all float parameters but the adapter's, which are float32; buffers keep what their model gives them.
+        dtype: of all float parameters but the adapter's; buffers keep what their model gives them.
+        trained: of the adapter's parameters.
     """
     net = plain_net(plan.config, dtype=dtype, trust_remote_code=plan.trust_remote_code)
     if plan.quantizer is not None:
         swap_linears(net, plan, dtype)
     if plan.adapter is not None:
-        inject(net, copy.deepcopy(plan.adapter))
+        inject(net, copy.deepcopy(plan.adapter), trained=trained)
     if plan.qat is not None:
         qat.prepare(net, plan.qat)
     for name, parameter in net.named_parameters():

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 if TYPE_CHECKING:
+    from ftkit.parallel.loss_scale import LossScale
     from ftkit.recipe.section.backend import BackendSection
     from ftkit.recipe.section.training import TrainingSection
 
@@ -74,6 +75,7 @@ class Backend(Protocol):
     """See DESIGN in ARCHITECTURE.md; every implementation passes tests/parallel/test_contract.py."""
 
     world: World
+    scale: LossScale  # off unless a run begins it
 
     def place_block(self, block: nn.Module, fill: Callable[[nn.Module], None]) -> None:
         """Let `fill` put real tensors in place of the block's meta ones, then shard or keep the block."""
@@ -107,6 +109,8 @@ class Backend(Protocol):
 
     def step(self) -> float:
         """Clip, refuse a non-finite norm, step the optimizer, clear gradients; return the norm before clipping.
+
+        Where the loss is scaled, a step whose gradients overflow is left out, and their norm is returned.
 
         Raises:
             BackendError: the gradient norm is not finite; no parameter has been changed.

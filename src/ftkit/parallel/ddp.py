@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from ftkit.parallel.backend import BackendRequest, GroupBuilder, OptimizerFactory, World
 from ftkit.parallel.gradients import agreed, clip, refuse_not_finite, total_norm
 from ftkit.parallel.local_shards import unsharded
+from ftkit.parallel.loss_scale import LossScale
 from ftkit.parallel.process_group import all_reduced, disconnect
 from ftkit.parallel.sharded_files import load_sharded
 from ftkit.parallel.shards import save_plain
@@ -32,6 +33,7 @@ class DdpBackend:
     """See `Backend` in parallel/backend.py."""
 
     def __init__(self, world: World) -> None:
+        self.scale = LossScale()
         self.world = world
 
     def place_block(self, block: nn.Module, fill: Callable[[nn.Module], None]) -> None:
@@ -64,16 +66,23 @@ class DdpBackend:
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradients of one micro-batch; DDP divides by the number of ranks, so the loss is multiplied by it."""
         self.loss += loss.detach()
-        (loss * self.world.size).backward()  # type: ignore[no-untyped-call]
+        self.scale.up(loss * self.world.size).backward()  # type: ignore[no-untyped-call]
 
     def step(self) -> float:
         """Clip, refuse what is not finite, step, clear: every rank has the same gradients and does the same."""
         gradients = {name: p.grad for name, p in self.trainable.items()}
         local = total_norm((g for g in gradients.values() if g is not None), self.world.device)
         norm, loss = agreed(local, self.loss, parts=self.world.size)
+        norm = self.scale.down(gradients.values(), norm)
+        if self.scale.skips(norm, loss):
+            return self.clear(norm)
         refuse_not_finite(norm, loss, gradients)
         clip(self.trainable.values(), self.max_norm, norm)
         self.optimizer.step()
+        return self.clear(norm)
+
+    def clear(self, norm: float) -> float:
+        """Begin the next step without gradients."""
         self.optimizer.zero_grad(set_to_none=True)
         self.loss.zero_()
         return norm
@@ -86,9 +95,11 @@ class DdpBackend:
         """Rank 0 writes what every rank holds."""
         if self.world.is_main:
             save_plain(folder, self.trainable, self.optimizer)
+            self.scale.save(folder)
 
     def load_shards(self, folder: Path) -> tuple[str, ...]:
         """Every rank reads it."""
+        self.scale.load(folder)
         return load_sharded(folder, unsharded(self.trainable), self.optimizer)
 
     def full_state(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:

@@ -30,6 +30,7 @@ from ftkit.parallel.containers import shardable
 from ftkit.parallel.fsdp_options import FsdpOptions, fsdp_options
 from ftkit.parallel.gradients import agreed, clip, refuse_not_finite, total_norm
 from ftkit.parallel.local_shards import local, local_shards
+from ftkit.parallel.loss_scale import LossScale
 from ftkit.parallel.process_group import all_reduced, disconnect
 from ftkit.parallel.sharded_files import load_sharded, save_sharded
 
@@ -49,6 +50,7 @@ class FsdpBackend:
     """See `Backend` in parallel/backend.py."""
 
     def __init__(self, world: World, options: FsdpOptions) -> None:
+        self.scale = LossScale()
         self.world, self.options = world, options
 
     @cached_property
@@ -105,7 +107,7 @@ class FsdpBackend:
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add gradients; FSDP divides by the number of ranks, so the loss is multiplied by it."""
         self.loss += loss.detach()
-        (loss * self.world.size).backward()  # type: ignore[no-untyped-call]
+        self.scale.up(loss * self.world.size).backward()  # type: ignore[no-untyped-call]
 
     def step(self) -> float:
         """Clip, refuse what is not finite, step, clear: each rank its own parts, by one norm."""
@@ -113,9 +115,16 @@ class FsdpBackend:
         gradients = {name: p.grad for name, p in self.shards.parts.items()}
         norm_here = total_norm((g for g in gradients.values() if g is not None), self.world.device)
         norm, loss = agreed(norm_here, self.loss, parts=self.options.copies)
+        norm = self.scale.down(gradients.values(), norm)
+        if self.scale.skips(norm, loss):
+            return self.clear(norm)
         refuse_not_finite(norm, loss, gradients)
         clip(self.shards.parts.values(), self.max_norm, norm)
         self.optimizer.step()
+        return self.clear(norm)
+
+    def clear(self, norm: float) -> float:
+        """Begin the next step without gradients."""
         self.shards.clear_gradients()
         self.loss.zero_()
         return norm
@@ -127,9 +136,12 @@ class FsdpBackend:
     def save_shards(self, folder: Path) -> None:
         """Every rank writes its parts."""
         save_sharded(folder, self.shards, self.optimizer, elementwise=self.elementwise)
+        if self.world.is_main:
+            self.scale.save(folder)
 
     def load_shards(self, folder: Path) -> tuple[str, ...]:
         """Every rank reads its parts of what any number of ranks wrote."""
+        self.scale.load(folder)
         return load_sharded(folder, self.shards, self.optimizer, elementwise=self.elementwise)
 
     def full_state(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from ftkit.parallel.backend import BackendRequest, GroupBuilder, OptimizerFactory, World
 from ftkit.parallel.gradients import clip, refuse_not_finite, total_norm
 from ftkit.parallel.local_shards import unsharded
+from ftkit.parallel.loss_scale import LossScale
 from ftkit.parallel.sharded_files import load_sharded
 from ftkit.parallel.shards import save_plain
 
@@ -28,6 +29,7 @@ class SingleBackend:
 
     def __init__(self, world: World) -> None:
         assert world.size == 1
+        self.scale = LossScale()
         self.world = world
 
     def place_block(self, block: nn.Module, fill: Callable[[nn.Module], None]) -> None:
@@ -57,19 +59,26 @@ class SingleBackend:
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradients of one micro-batch."""
         self.loss += loss.detach()
-        loss.backward()  # type: ignore[no-untyped-call]
+        self.scale.up(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self) -> float:
         """Clip, refuse what is not finite, step, clear."""
         gradients = {name: p.grad for name, p in self.trainable.items()}
         norm = total_norm((g for g in gradients.values() if g is not None), self.world.device)
         length, loss = torch.stack([norm, self.loss]).tolist()  # the one wait for the device in a step
+        length = self.scale.down(gradients.values(), length)
+        if self.scale.skips(length, loss):
+            return self.clear(length)
         refuse_not_finite(length, loss, gradients)
-        clip(self.trainable.values(), self.max_norm, norm)
+        clip(self.trainable.values(), self.max_norm, length)
         self.optimizer.step()
+        return self.clear(length)
+
+    def clear(self, norm: float) -> float:
+        """Begin the next step without gradients."""
         self.optimizer.zero_grad(set_to_none=True)
         self.loss.zero_()
-        return float(length)
+        return norm
 
     def reduce(self, value: Tensor, op: Literal["sum", "max", "min"]) -> Tensor:
         """One rank's value is everybody's."""
@@ -78,9 +87,11 @@ class SingleBackend:
     def save_shards(self, folder: Path) -> None:
         """Write trainable parameters and optimizer state."""
         save_plain(folder, self.trainable, self.optimizer)
+        self.scale.save(folder)
 
     def load_shards(self, folder: Path) -> tuple[str, ...]:
         """Read them back, in place."""
+        self.scale.load(folder)
         return load_sharded(folder, unsharded(self.trainable), self.optimizer)
 
     def full_state(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:

@@ -7,8 +7,15 @@ from ftkit.recipe.rule.base import Found, Rule, View, error, note, warning
 
 def bf16_and_fp16(r: View) -> Found:
     """A run computes in one 16-bit format: bfloat16 has the wider range, float16 is for older GPUs."""
-    if r.bf16 is True and r.fp16:
+    if (r.bf16 is True or r.bf16 == "full") and r.fp16:
         yield error("fp16", "bf16 and fp16 cannot both be true", "keep bf16 on Ampere or newer, fp16 on older GPUs")
+
+
+def precision_given_twice(r: View) -> Found:
+    """`precision` names what `bf16` and `fp16` say more coarsely."""
+    for key in ("bf16", "fp16"):
+        if r.precision and r[key] and r[key] != "auto":
+            yield error("precision", f"`precision` and `{key}` both say how numbers are held", f"take {key} out")
 
 
 def fp8_without_bf16(r: View) -> Found:
@@ -58,6 +65,7 @@ def fp8_and_4bit(r: View) -> Found:
 
 RULES: tuple[Rule, ...] = (
     bf16_and_fp16,
+    precision_given_twice,
     fp8_without_bf16,
     load_4bit_and_8bit,
     qlora_without_4bit,

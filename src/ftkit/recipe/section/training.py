@@ -15,7 +15,14 @@ class TrainingSection(Section):
     num_epochs: float = Field(default=1, description="Passes over the data; may be fractional.")
     max_steps: int | None = Field(default=None, description="Optimizer steps; counts alone when given.")
     seed: int = Field(default=42, description="Seed of everything random.")
-    bf16: bool | Literal["auto"] | None = Field(default=None, description="Compute in bfloat16.")
+    precision: Literal["fp32", "bf16", "bf16_buffers_autocast", "mp_bf16_autocast", "mp_fp16_autocast"] | None = Field(
+        default=None,
+        description="How numbers are held, in place of bf16 and fp16: fp32, bf16 (weights too), mp_bf16_autocast (what"
+        " `bf16: true` means), mp_fp16_autocast (`fp16: true`, with a scaled loss), bf16_buffers_autocast.",
+    )
+    bf16: bool | Literal["auto", "full"] | None = Field(
+        default=None, description="Compute in bfloat16; full holds trained weights in it too."
+    )
     fp16: bool | None = Field(default=None, description="Compute in float16.")
     tf32: bool | None = Field(default=None, description="Let float32 products run in tf32.")
     fp8: bool = Field(default=False, description="Frozen products in 8 bits.")
