@@ -64,11 +64,9 @@ def test_a_policy_sets_dtypes_and_never_touches_bytes_or_buffers(tmp_path: Path,
 
     def net_of(dtype: torch.dtype, trained: torch.dtype) -> Any:
         plan = plan_model(recipe.model, recipe.quantization, recipe.adapter)
-        net, backend = (
-            build_net(plan, dtype=dtype, trained=trained),
-            SingleBackend(World(0, 1, 0, 1, torch.device("cpu"))),
-        )
-        load_net(net, plan, backend.place_block, device=torch.device("cpu"), dtype=dtype)(net)
+        net, cpu = build_net(plan, dtype=dtype, trained=trained), torch.device("cpu")
+        backend = SingleBackend(World(0, 1, 0, 1, cpu))
+        load_net(net, plan, backend.place_block, device=cpu, dtype=dtype)(net)
         return net
 
     net, exact = net_of(numbers.weights, numbers.trained), net_of(torch.float32, torch.float32)

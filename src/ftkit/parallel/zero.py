@@ -33,6 +33,7 @@ from ftkit.optional import need
 from ftkit.parallel.backend import Backend, BackendRequest, GroupBuilder, OptimizerFactory, World
 from ftkit.parallel.ddp import DdpBackend
 from ftkit.parallel.gradients import refuse_not_finite
+from ftkit.parallel.loss_scale import LossScale
 from ftkit.parallel.process_group import all_reduced, disconnect
 from ftkit.parallel.zero_config import deepspeed_dict, stage_of
 from ftkit.parallel.zero_module import EngineModule
@@ -66,6 +67,7 @@ class ZeroBackend:
     def __init__(self, world: World, given: Mapping[str, Any]) -> None:
         self.world, self.given, self.stage = world, given, stage_of(given)
         assert self.stage in (1, 2, 3)
+        self.scale = LossScale()  # stays off: float16 is substituted under DeepSpeed
         self.loading = deepspeed_dict(given)
         self.deepspeed = deepspeed_module(world)
 
