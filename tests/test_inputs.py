@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +83,54 @@ def test_tokens_that_the_recipe_adds_are_counted(recipe_file: Path) -> None:
     words = read.tokenizer("the end", add_special_tokens=False)["input_ids"]
     assert list(read.tokens.added.values()) == [tuple(words), ()]
     assert read.tokens.known == len(read.tokenizer) - 2
+
+
+def test_streamed_rows_are_prepared_whole_and_what_max_steps_leaves_is_told(recipe_file: Path) -> None:
+    held = inputs(recipe_file, "sample_packing=false", "max_steps=3")
+    streamed = inputs(recipe_file, "sample_packing=false", "max_steps=3", "streaming=true")
+    assert streamed.prepared.report.num_train == held.prepared.report.num_train == 10
+    assert streamed.prepared.train.digest() == held.prepared.train.digest()
+    assert (streamed.steps.num_steps, streamed.steps.steps_per_epoch) == (3, 5)
+    told = "streaming: all rows were prepared, and max_steps uses 3 of 5 steps of them; split: train[:N] prepares"
+    assert [note.startswith(told) for note in streamed.notes if "streaming" in note] == [True]
+    assert not [note for note in held.notes if "streaming" in note]
+    assert not [note for note in inputs(recipe_file, "streaming=true").notes if "streaming" in note]
+
+
+RANK = """
+import json, sys
+from ftkit import load_recipe
+from ftkit.inputs import load_inputs
+recipe = load_recipe(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+made = load_inputs(recipe, recipe.model.base_model, world_size=3)
+steps = [made.steps.micro_batches(step, int(sys.argv[2])) for step in range(made.steps.num_steps)]
+print(json.dumps([made.prepared.report.train.cache, made.prepared.train.digest(), steps]))
+"""
+
+
+def test_three_processes_prepare_once_and_have_equally_many_packs_in_every_step(recipe_file: Path) -> None:
+    text = recipe_file.read_text(encoding="utf8").replace("val_set_size: 0.5", "num_epochs: 2")
+    text = text.replace("sequence_len: 512", "sequence_len: 64")
+    recipe_file.write_text(text, encoding="utf8")
+    sharegpt_rows(recipe_file.parent / "rows.jsonl", repeat=11)
+    command = [sys.executable, "-c", RANK, str(recipe_file)]
+    where = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src"), "HF_HUB_OFFLINE": "1"}
+    ranks = [
+        subprocess.Popen([*command, str(rank)], env=where, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for rank in range(3)
+    ]
+    for rank in ranks:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "ready\n"
+    said = [json.loads(rank.communicate("go\n", timeout=100)[0]) for rank in ranks]
+    assert sorted(cache.partition(":")[0] for cache, _, _ in said) == ["hit", "hit", "miss"]
+    assert len({digest for _, digest, _ in said}) == 1
+    steps = list(zip(*(steps for _, _, steps in said), strict=True))
+    assert [len({len(batches) for batches in step}) for step in steps] == [1] * len(steps)
+    seen = [[document for batches in step for batch in batches for document in batch] for step in steps]
+    num_documents, half = 44, len(steps) // 2
+    assert sorted(sum(seen[:half], [])) == sorted(sum(seen[half:], [])) == list(range(num_documents))
+    assert len(seen[half - 1]) < len(seen[0])  # the documents do not fill the last step
+    assert not list((recipe_file.parent / "cache").glob("*.partial"))

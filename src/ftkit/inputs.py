@@ -79,6 +79,11 @@ def load_inputs(
         group_lengths=prepared.train.lengths if grouped else None,
     )
     evaluation, notes = evaluation_packs(recipe, prepared.evaluation, world_size)
+    if data.streaming and steps.num_steps < steps.steps_per_epoch:
+        notes += (
+            f"streaming: all rows were prepared, and max_steps uses {steps.num_steps:,} of {steps.steps_per_epoch:,} "
+            "steps of them; split: train[:N] prepares the first N rows only",
+        )
     parts = (prepared.report.train, prepared.report.evaluation)
     notes += tuple(f"prepared data: {part.cache}" for part in parts if part and BROKEN in part.cache)
     return Inputs(tokenizer, prepared, steps, evaluation, added, notes)

@@ -166,7 +166,7 @@ class _Entry:
 def _open_entry(
     data: DataSection, dataset: DatasetSection, tokenizer: Any, eot_tokens: tuple[str, ...], cache_dir: Path | None
 ) -> _Entry:
-    source = open_source(dataset, cache_dir / "downloads" if cache_dir else None)
+    source = open_source(dataset, cache_dir / "downloads" if cache_dir else None, streaming=data.streaming)
     type_ = "custom" if isinstance(dataset.type, Mapping) else dataset.type or _told_by_rows(source, dataset.path)
     if type_ not in catalog.FORMATS:
         raise DataError(

@@ -58,7 +58,7 @@ ROWS: tuple[tuple[str, str], ...] = (
     ("it concerns the optimizer adamw_anyprecision only", "torchdistx_path"),
     ("it concerns ReLoRA only", "relora_warmup_steps relora_anneal_steps relora_prune_ratio relora_cpu_offload"),
     (
-        "it concerns streamed pretraining data only",
+        "packs are made over the whole data set, each document isolated in its pack, streamed or not",
         "streaming_multipack_buffer_size pretrain_multipack_attn pretrain_multipack_buffer_size",
     ),
     ("it concerns context parallelism only", "heads_k_stride ring_attn_func"),

@@ -55,7 +55,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     (
         "rows are not streamed while training: steps and packs are known before the first step",
         "name the data under `datasets` with type: completion; prepared on disk, it need not fit in memory",
-        "pretraining_dataset streaming",
+        "pretraining_dataset",
     ),
     (
         "training from random weights is not supported yet",

@@ -12,6 +12,7 @@ FREE = frozenset(
     {
         "dataset_prepared_path",
         "dataset_processes",
+        "streaming",
         "test_datasets",
         "eval_batch_size",
         "eval_sample_packing",

@@ -187,6 +187,50 @@ def test_a_hub_id_that_does_not_exist_says_so(monkeypatch: pytest.MonkeyPatch, s
         rows("abacusai/SystemChat")
 
 
+@pytest.mark.parametrize(
+    ("split", "kept"),
+    [(None, "0123456789"), ("train[2:5]", "234"), ("train[:20%]", "01"), ("train[-1:]+extra", "9xy"), ("extra", "xy")],
+)
+def test_rows_of_the_hub_are_streamed_without_a_copy(
+    monkeypatch: pytest.MonkeyPatch, server: tuple[str, Path], tmp_path: Path, split: str | None, kept: str
+) -> None:
+    import datasets
+    from huggingface_hub import constants
+
+    folder = tmp_path / "set"
+    folder.mkdir()
+    write(folder / "train.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in "0123456789"))
+    write(folder / "extra.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in "xy"))
+    files = {"train": str(folder / "train.jsonl"), "extra": str(folder / "extra.jsonl")}
+    builder = datasets.load_dataset_builder("json", data_files=files, cache_dir=str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "ENDPOINT", server[0])
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda path, **_: builder)  # a hub at hand
+    source = open_source(DatasetSection(path="abacusai/SystemChat", split=split), streaming=True)
+    assert "".join(row.values["text"] for row in source.rows()) == kept
+    assert next(source.rows()).where.file == "abacusai/SystemChat"
+    assert source.count() is None
+    assert source.digest() == open_source(DatasetSection(path="abacusai/SystemChat"), streaming=True).digest()
+    assert not list((tmp_path / "cache").rglob("*.arrow"))
+
+
+def test_a_stream_without_the_split_asked_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch, server: tuple[str, Path], tmp_path: Path
+) -> None:
+    import datasets
+    from huggingface_hub import constants
+
+    file = write(tmp_path / "train.jsonl", '{"text": "a"}\n')
+    builder = datasets.load_dataset_builder("json", data_files=str(file), cache_dir=str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "ENDPOINT", server[0])
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda path, **_: builder)
+    source = open_source(DatasetSection(path="abacusai/SystemChat", split="validation"), streaming=True)
+    with pytest.raises(DataError, match=r"cannot be read as asked: Bad split: validation") as caught:
+        next(source.rows())
+    assert "help: check name, split and data_files of this data set" in str(caught.value)
+
+
 def remote(address: str, downloads: Path, **keys: Any) -> list[tuple[Any, str]]:
     found = open_source(DatasetSection(path=address, **keys), downloads).rows()
     return [(dict(row.values), str(row.where)) for row in found]

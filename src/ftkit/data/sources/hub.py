@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,9 @@ def load_hub(dataset: DatasetSection) -> Any:
     """
     import datasets
 
-    if not _is_cached(dataset.path):
+    if not is_cached(dataset.path):
         _reach(dataset.path)
-    try:
+    with _spoken_of(dataset.path):
         return datasets.load_dataset(
             dataset.path,
             name=dataset.name,
@@ -30,17 +32,70 @@ def load_hub(dataset: DatasetSection) -> Any:
             revision=dataset.revision,
             data_files=dataset.data_files,
         )
-    except (ConnectionError, FileNotFoundError) as absent:  # DatasetNotFoundError and the offline errors are these
-        raise _absent(dataset.path, absent) from absent
+
+
+@dataclass(frozen=True)
+class HubStream:
+    """A data set of the hub whose rows are read from there as they are wanted, without a copy of it here.
+
+    Args:
+        builder: the `datasets.DatasetBuilder`.
+    """
+
+    path: str
+    builder: Any
+
+    def rows(self, split: str) -> Iterator[Row]:
+        """Rows of a whole split; `line` counts them from 1.
+
+        Raises:
+            DataError: there is no such split, or the hub is lost on the way.
+        """
+        with _spoken_of(self.path):
+            yield from hub_rows(self.builder.as_streaming_dataset(split=split), self.path)
+
+    def num_rows(self, split: str) -> int | None:
+        """Rows of a split by the data set's own account, if it gives one."""
+        known = (self.builder.info.splits or {}).get(split)
+        return (known.num_examples or None) if known else None
+
+    def fingerprint(self) -> str:
+        """Changes with the commit of the data set and with what of it is asked for."""
+        return f"{self.builder.hash} {self.builder.config_id}"
+
+
+def stream_hub(dataset: DatasetSection) -> HubStream:
+    """The rows that a hub id, with its name, revision and data_files, stands for, none of them read yet.
+
+    Raises:
+        DataError: it does not exist or cannot be reached.
+    """
+    import datasets
+
+    _reach(dataset.path)
+    with _spoken_of(dataset.path):
+        builder = datasets.load_dataset_builder(
+            dataset.path, name=dataset.name, revision=dataset.revision, data_files=dataset.data_files
+        )
+    return HubStream(dataset.path, builder)
+
+
+@contextmanager
+def _spoken_of(path: str) -> Iterator[None]:
+    """Turn what `datasets` raises into our own errors."""
+    try:
+        yield
+    except OSError as absent:  # ConnectionError, DatasetNotFoundError and the offline errors are these
+        raise _absent(path, absent) from absent
     except ValueError as bad:
         raise DataError(
             f"the hub's data set cannot be read as asked: {bad}",
-            where=dataset.path,
+            where=path,
             help="check name, split and data_files of this data set",
         ) from bad
 
 
-def _is_cached(path: str) -> bool:
+def is_cached(path: str) -> bool:
     """Whether `datasets` has prepared it here before."""
     from datasets import config
 

@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 from typing import Any, BinaryIO
 
 from ftkit.data.sources.folder import canonical, of_split, split_of
-from ftkit.data.sources.hub import hub_rows, load_hub
+from ftkit.data.sources.hub import HubStream, hub_rows, is_cached, load_hub, stream_hub
 from ftkit.data.sources.local import READERS, count_rows, is_local_file_name, local_files, read_file
 from ftkit.data.sources.remote import fetch, is_remote
 from ftkit.data.values import Row
@@ -31,11 +31,13 @@ class Source:
         files: local files; empty for a data set of the hub.
         addresses: local copy -> the address it came from, which messages name.
         table: the loaded `datasets.Dataset` of the hub; None for local files.
+        stream: the same unloaded, when rows are streamed.
     """
 
     dataset: DatasetSection
     files: tuple[Path, ...]
     table: Any = None
+    stream: HubStream | None = None
     addresses: Mapping[Path, str] = field(default_factory=dict)
 
     def rows(self) -> Iterator[Row]:
@@ -48,6 +50,9 @@ class Source:
 
     def _part(self, split: str) -> Iterator[Row]:
         """Rows of one split or slice."""
+        if self.stream is not None:
+            stream, name = self.stream, split.partition("[")[0]
+            return _sliced(lambda: stream.rows(name), split, self.dataset.path, stream.num_rows(name))
         files = self.files
         if len(files) > 1:  # a folder may hold several splits
             files = self._remote_files(split) if self.addresses else _files(self.dataset, split)
@@ -71,27 +76,34 @@ class Source:
             return -(-len(self.table) // (self.dataset.shards or 1))
         if self.dataset.split and "[" in self.dataset.split:
             return None
-        counts = [count_rows(file, self.dataset.ds_type) for file in self.files]
+        if self.stream is not None:
+            parts = (self.dataset.split or "train").split("+")
+            counts = [self.stream.num_rows(part.strip()) for part in parts]
+        else:
+            counts = [count_rows(file, self.dataset.ds_type) for file in self.files]
         if None in counts:
             return None
         return -(-sum(count or 0 for count in counts) // (self.dataset.shards or 1))
 
     def digest(self) -> str:
-        """Changes when the content may have: the files' names and bytes, or the hub's fingerprint."""
+        """Changes when the content may have: the files' names and bytes, or the hub's own mark."""
         hasher = hashlib.sha256()
         for file in self.files:
             with file.open("rb") as opened:
                 hasher.update(f"{self.addresses.get(file, file)}\n{_sha256(opened)}\n".encode())
         if self.table is not None:
             hasher.update(f"{self.dataset.path} {self.table._fingerprint}".encode())
+        if self.stream is not None:
+            hasher.update(f"{self.dataset.path} {self.stream.fingerprint()}".encode())
         return hasher.hexdigest()
 
 
-def open_source(dataset: DatasetSection, downloads: Path | None = None) -> Source:
+def open_source(dataset: DatasetSection, downloads: Path | None = None, *, streaming: bool = False) -> Source:
     """Find the data set `dataset` names: at its address, here, or else on the hub if the path can be a hub id.
 
     Args:
         downloads: folder that keeps copies of remote files; None takes a temporary one.
+        streaming: read rows of the hub from there as they are wanted, unless they are here already.
 
     Raises:
         DataError: it is nowhere.
@@ -116,6 +128,8 @@ def open_source(dataset: DatasetSection, downloads: Path | None = None) -> Sourc
         return Source(dataset, tuple(files))
     if not HUB_ID.fullmatch(dataset.path):
         return Source(dataset, local_files(dataset.path, ()))  # raises: not found
+    if streaming and not is_cached(dataset.path):
+        return Source(dataset, (), stream=stream_hub(dataset))
     return Source(dataset, (), load_hub(dataset))
 
 
@@ -142,7 +156,7 @@ def _files(dataset: DatasetSection, split: str) -> tuple[Path, ...]:
     return local_files(dataset.path, data_files, split.partition("[")[0])
 
 
-def _sliced(read: Callable[[], Iterator[Row]], split: str, path: str) -> Iterator[Row]:
+def _sliced(read: Callable[[], Iterator[Row]], split: str, path: str, num_rows: int | None = None) -> Iterator[Row]:
     match = SLICE.fullmatch(split)
     if not match:
         raise DataError(
@@ -155,7 +169,8 @@ def _sliced(read: Callable[[], Iterator[Row]], split: str, path: str) -> Iterato
         return read()
     if not any(bound and ("%" in bound or bound.startswith("-")) for bound in (start, end)):
         return islice(read(), int(start or 0), int(end) if end else None)
-    num_rows = sum(1 for _ in read())  # a share or a count from the end needs it; reading twice holds none of them
+    if num_rows is None:  # a share or a count from the end needs it; reading twice holds none of them
+        num_rows = sum(1 for _ in read())
     first, last, _ = slice(_bound(start, num_rows), _bound(end, num_rows)).indices(num_rows)
     return islice(read(), first, max(first, last))
 

@@ -82,6 +82,13 @@ class DataSection(Section):
     allow: tuple[Literal["doubled_bos", "missing_end", "other_prompt", "lost_tools"], ...] = Field(
         default=(), description="Invariants of prepared rows that may fail; they are counted instead of refused."
     )
+    streaming: bool = Field(
+        default=False,
+        description="Read data sets of the hub row by row, without a copy of them here. Rows of any source are never"
+        " held: they are prepared onto disk, as many as there are, and the run maps them from there. So steps are"
+        " counted exactly, rows are shuffled over the whole set, and max_steps is not needed; to prepare fewer rows"
+        " than there are, name them: split: train[:100000].",
+    )
     shuffle_merged_datasets: bool = Field(default=True, description="Shuffle.")
     dataset_processes: int | None = Field(default=None, description="Processes that prepare data.")
     chat_template_kwargs: FrozenMap = Field(default_factory=FrozenMap, description="Values the chat template may read.")
