@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,6 @@ def test_three_processes_prepare_once_and_have_equally_many_packs_in_every_step(
     assert [len({len(batches) for batches in step}) for step in steps] == [1] * len(steps)
     seen = [[document for batches in step for batch in batches for document in batch] for step in steps]
     num_documents, half = 44, len(steps) // 2
-    assert sorted(sum(seen[:half], [])) == sorted(sum(seen[half:], [])) == list(range(num_documents))
+    assert sorted(chain(*seen[:half])) == sorted(chain(*seen[half:])) == list(range(num_documents))
     assert len(seen[half - 1]) < len(seen[0])  # the documents do not fill the last step
     assert not list((recipe_file.parent / "cache").glob("*.partial"))

@@ -11,13 +11,13 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ftkit.data.accounts import PartReport, part_from_json, write_rejected
+from ftkit.data.locks import hold
 from ftkit.data.store import ExampleStore, open_store, save_store
 from ftkit.errors import DataError
 
@@ -138,8 +138,5 @@ def lock(folder: Path) -> Iterator[None]:
     """Hold the lock beside `folder`; the system frees it when the process dies."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f".{folder.name}.lock").open("w") as file:
-        if sys.platform != "win32":
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
+        hold(file)
         yield

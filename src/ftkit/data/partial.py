@@ -37,6 +37,7 @@ class Work:
         done: data sets that are done.
         sample: of the data set in work.
         resumed: rows that were taken over from a run that was killed.
+        code: of this version, kept with the work: another version cannot go on with it.
     """
 
     folder: Path | None = None
@@ -46,6 +47,7 @@ class Work:
     sample: PromptSample = field(default_factory=PromptSample)
     writer: StoreWriter = field(default_factory=StoreWriter)
     resumed: int = 0
+    code: str = ""
     _chunks: int = 0
     _rows_saved: int = 0
 
@@ -93,6 +95,7 @@ class Work:
         save_store(self.writer.take(), chunk)
         self._chunks, self._rows_saved = self._chunks + 1, self.rows
         progress = {
+            "code": self.code,
             "accounts": [asdict(account) for account in self.accounts],
             "rejected": [asdict(row) for row in self.rejected],
             "done": self.done,
@@ -105,22 +108,23 @@ class Work:
         passing.replace(self.folder / PROGRESS)
 
 
-def take_up(folder: Path, *, unique: bool) -> Work:
+def take_up(folder: Path, *, unique: bool, code: str) -> Work:
     """The work that a killed run left in `folder`, or work not begun; what the disk spoilt is thrown away.
 
     Args:
         unique: documents are asked for being new, so those written out have to be known.
+        code: of this version.
     """
     try:
-        return _read(folder, unique=unique)
+        return _read(folder, unique=unique, code=code)
     except FileNotFoundError:
-        return Work(folder)
+        return Work(folder, code=code)
     except (OSError, EOFError, ValueError, TypeError, KeyError):
         shutil.rmtree(folder)
-        return Work(folder)
+        return Work(folder, code=code)
 
 
-def _read(folder: Path, *, unique: bool) -> Work:
+def _read(folder: Path, *, unique: bool, code: str) -> Work:
     progress = json.loads((folder / PROGRESS).read_text(encoding="utf8"))
     for number in range(progress["chunks"]):
         open_store(folder / f"chunk-{number}", ())
@@ -132,6 +136,7 @@ def _read(folder: Path, *, unique: bool) -> Work:
         progress["done"],
         PromptSample(seen, progress["sample"]["rows"]),
         StoreWriter(_files={file: number for number, file in enumerate(progress["files"])}),
+        code=code,
         _chunks=progress["chunks"],
     )
     work.resumed = work._rows_saved = work.rows

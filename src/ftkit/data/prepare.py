@@ -16,7 +16,17 @@ from typing import Any
 
 from ftkit import catalog
 from ftkit.data.accounts import PartReport, PrepareReport, Rejected, SetAccount
-from ftkit.data.cache import BROKEN, BrokenError, cache_key, lock, make_folder, read_cache, why_missed, write_cache
+from ftkit.data.cache import (
+    BROKEN,
+    BrokenError,
+    cache_key,
+    code_digest,
+    lock,
+    make_folder,
+    read_cache,
+    why_missed,
+    write_cache,
+)
 from ftkit.data.chat.choose import NamedTemplate, build_renderer, choose_template
 from ftkit.data.chat.renderer import Renderer
 from ftkit.data.encode import Encoded, FastEncoder, Marked, fast_encoder
@@ -24,6 +34,7 @@ from ftkit.data.ends import check_ends, with_eos
 from ftkit.data.formats.fields import Formatter, likely_type
 from ftkit.data.formats.links import join_links
 from ftkit.data.formats.thinking import check_reasoning
+from ftkit.data.leftovers import remove_leftovers
 from ftkit.data.masks import MaskRules, Span, mask_rules
 from ftkit.data.mixture import mix
 from ftkit.data.partial import Work, take_up
@@ -81,6 +92,7 @@ def prepare(
     """
     if cache_dir:
         make_folder(cache_dir)
+        remove_leftovers(cache_dir, code_digest())
     encoder = fast_encoder(tokenizer)
     entries = [_open_entry(data, dataset, tokenizer, eot_tokens, cache_dir) for dataset in data.datasets]
     if not entries:
@@ -229,7 +241,11 @@ class _Job:
                 found, reason = None, f"miss: {BROKEN} and is made anew ({bad})"
             if found:
                 return found
-            work = take_up(folder.with_name(f".{folder.name}.partial"), unique=self.data.dataset_exact_deduplication)
+            work = take_up(
+                folder.with_name(f".{folder.name}.partial"),
+                unique=self.data.dataset_exact_deduplication,
+                code=code_digest(),
+            )
             reason = reason or f"miss: {why_missed(folder, parts)}"
             if work.resumed:
                 reason += f"; {work.resumed} rows were taken over from a run that was stopped"

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+from ftkit.data.locks import hold
 from ftkit.errors import DataError
 
 SECONDS_TO_ANSWER = 10
@@ -119,6 +120,7 @@ def _write(target: Path, source: Any) -> None:
     passing = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         with passing.open("wb") as file:
+            hold(file)
             shutil.copyfileobj(source, file, CHUNK_BYTES)
         passing.replace(target)
     finally:
