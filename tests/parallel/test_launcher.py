@@ -9,7 +9,7 @@ import pytest
 
 from ftkit.errors import BackendError
 from ftkit.parallel import launcher
-from ftkit.parallel.launcher import asked_of_accelerate, refuse_lost_processes
+from ftkit.parallel.launcher import asked_of_accelerate, refuse_lost_processes, refuse_other_backend, refuse_tasks
 
 LAUNCH = ["/usr/bin/python3", "/usr/bin/accelerate", "launch"]
 MODULE = ["/usr/bin/python3", "-m", "accelerate.commands.launch"]
@@ -54,3 +54,58 @@ def test_the_real_accelerate_falls_into_the_trap_and_is_caught(tmp_path: Path) -
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
         assert ("asked for 2 processes and started one" in done.stderr) is fails, done.stderr
         assert (done.returncode != 0) is fails
+
+
+def accelerates_variables(*options: str) -> dict[str, str]:
+    """What the real accelerate sets for these options."""
+    from accelerate.commands.launch import launch_command_parser
+    from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+
+    common = ["--num_processes", "2", "--num_machines", "1", "--main_process_port", "0", "--mixed_precision", "no"]
+    arguments = launch_command_parser().parse_args([*options, *common, "--dynamo_backend", "no", "script.py"])
+    if arguments.use_deepspeed:
+        return dict(prepare_deepspeed_cmd_env(arguments)[1])
+    return dict(prepare_multi_gpu_env(arguments))
+
+
+@pytest.mark.parametrize(
+    ("options", "fits", "name"),
+    [
+        (("--multi_gpu",), {"ddp", "fsdp", "zero", "single"}, ""),
+        (("--multi_gpu", "--use_fsdp"), {"fsdp"}, "FSDP"),
+        (("--use_deepspeed",), {"zero"}, "DeepSpeed"),
+    ],
+)
+def test_accelerates_backend_must_be_the_recipes(options: tuple[str, ...], fits: set[str], name: str) -> None:
+    variables = accelerates_variables(*options)
+    words = {"zero": "for DeepSpeed", "fsdp": "for FSDP", "ddp": "for no sharding", "single": "for no sharding"}
+    for backend in words:
+        if backend in fits:
+            refuse_other_backend(backend, variables)
+            continue
+        with pytest.raises(BackendError) as caught:
+            refuse_other_backend(backend, variables)
+        said = f"accelerate launch: accelerate's configuration asks for {name}, the recipe {words[backend]}, got "
+        assert str(caught.value).startswith(said + f"ACCELERATE_USE_{name.upper()}=true\nhelp: the recipe decides")
+
+
+@pytest.mark.parametrize(
+    ("variables", "nodes", "refused"),
+    [
+        ({}, 1, False),
+        ({"SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}, 1, False),  # the batch script itself
+        ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_LOCALID": "0"}, 1, False),
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}, 2, False),
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "1"}, 2, True),
+        ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "0"}, 1, True),
+        ({"SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "0"}, 2, True),
+    ],
+)
+def test_a_task_a_gpu_would_be_many_runs(variables: dict[str, str], nodes: int, refused: bool) -> None:
+    if not refused:
+        refuse_tasks(nodes, variables)
+        return
+    with pytest.raises(BackendError) as caught:
+        refuse_tasks(nodes, variables)
+    tasks = variables["SLURM_STEP_NUM_TASKS"]
+    assert str(caught.value).startswith(f"srun: srun started {tasks} tasks, each of which would be a run of its own")

@@ -94,6 +94,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def run_alone(arguments: argparse.Namespace) -> int:
     """Without a launcher: be one, unless one process here is all there is to start."""
+    from ftkit.parallel.launcher import refuse_tasks
+
+    refuse_tasks(arguments.nnodes)
     recipe = load(arguments)
     if arguments.here and arguments.processes is None and arguments.nnodes == 1:
         return run_here(recipe)

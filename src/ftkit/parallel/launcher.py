@@ -1,4 +1,4 @@
-"""Whether accelerate's launcher does what the recipe needs: enough processes, and no backend of its own."""
+"""Whether a launcher does what the recipe needs: as many processes as it was asked for, and no backend of its own."""
 
 from __future__ import annotations
 
@@ -78,6 +78,26 @@ def asked_of_accelerate(command: Sequence[str]) -> int:
         return 1
     words = [part for word in command for part in word.split("=", 1)]
     return next((int(value) for option, value in pairwise(words) if option in OPTIONS and value.isdecimal()), 1)
+
+
+def refuse_tasks(nodes: int, variables: Mapping[str, str] = os.environ) -> None:
+    """Refuse to start a run in each of the tasks that SLURM's srun started; one task a node starts it together.
+
+    Args:
+        nodes: `--nnodes`.
+        variables: of the environment; srun sets SLURM_STEP_NUM_TASKS and, by node, SLURM_LOCALID.
+
+    Raises:
+        BackendError: there are more tasks than nodes of the run.
+    """
+    tasks, local = variables.get("SLURM_STEP_NUM_TASKS", ""), variables.get("SLURM_LOCALID", "")
+    if tasks.isdecimal() and int(tasks) > 1 and (int(tasks) != nodes or local not in {"", "0"}):
+        raise BackendError(
+            f"srun started {tasks} tasks, each of which would be a run of its own, got --nnodes {nodes}",
+            where="srun",
+            help="start one task a node (--ntasks-per-node=1), each with --nnodes, --node-rank and --rdzv; ftkit "
+            "starts one process a GPU; examples/slurm/train.sbatch does it",
+        )
 
 
 def parents_command() -> list[str]:
