@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -115,8 +116,6 @@ def test_help_tells_of_processes_and_nodes(capsys: pytest.CaptureFixture[str]) -
 def test_ranks_do_not_see_the_working_directory_where_ftkit_does_not(
     recipe_file: Path, started: list[tuple[Layout, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import os
-
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in {"", str(Path.cwd())}])
     main(["train", str(recipe_file)])
     assert os.environ["PYTHONSAFEPATH"] == "1"

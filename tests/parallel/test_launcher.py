@@ -64,6 +64,7 @@ def accelerates_variables(*options: str) -> dict[str, str]:
     common = ["--num_processes", "2", "--num_machines", "1", "--main_process_port", "0", "--mixed_precision", "no"]
     arguments = launch_command_parser().parse_args([*options, *common, "--dynamo_backend", "no", "script.py"])
     if arguments.use_deepspeed:
+        arguments.deepspeed_fields_from_accelerate_config = ""  # as where there is no configuration file
         return dict(prepare_deepspeed_cmd_env(arguments)[1])
     return dict(prepare_multi_gpu_env(arguments))
 
