@@ -13,6 +13,7 @@ from ftkit.cli.main import main
 from ftkit.cli.schema import as_json, as_markdown
 from ftkit.recipe import check_recipe
 from ftkit.recipe.judge import KNOWN
+from ftkit.recipe.refused import OF_OTHER_TOOLS, REFUSED, asks_for_nothing
 from ftkit.recipe.source import read_source
 
 KINDS = {"string": str, "boolean": bool, "integer": int, "number": int | float, "object": dict, "array": list}
@@ -62,11 +63,34 @@ def test_every_sound_recipe_of_the_corpus_fits_the_schema(corpus: Path) -> None:
         ({"base_model": "m", "optimizer": "adam"}, "optimizer"),
         ({"base_model": "m", "datasets": {"path": "x"}}, "datasets"),
         ({"learning_rate": 1}, "base_model"),
+        ({"base_model": "m", "gptq": True}, "gptq"),
+        ({"base_model": "m", "rl": "dpo"}, "rl"),
     ],
 )
 def test_the_schema_refuses(data: Any, where: str) -> None:
     schema = json.loads(as_json())
     assert list(misfits(data, schema, schema, "")) == [f".{where}"]
+
+
+def test_editors_take_the_schema_and_underline_no_more_than_check_does() -> None:
+    """yaml-language-server refuses a schema that lists a value twice, and makes errors of deprecations."""
+    schema = json.loads(as_json())
+    assert "deprecationMessage" not in as_json()
+    for part in parts(schema):
+        if isinstance(part.get("enum"), list):
+            assert len({json.dumps(value) for value in part["enum"]}) == len(part["enum"]), part
+    for key in REFUSED.keys() - OF_OTHER_TOOLS:
+        off = schema["properties"][key]["enum"]
+        assert off[0] is None
+        assert all(asks_for_nothing(key, value) for value in off[1:]), key
+
+
+def parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """All schemas within a schema."""
+    if isinstance(schema, dict):
+        yield schema
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from parts(part)
 
 
 def misfits(value: Any, schema: Any, root: Any, place: str) -> Iterator[str]:

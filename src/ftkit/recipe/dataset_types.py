@@ -42,6 +42,7 @@ SAME_AS: Mapping[str, str] = MappingProxyType(
 )
 # The first part of types that hold pairs, rewards or code of one's own.
 OF_PAIRS = ("bradley_terry", "rwd", "grpo", "ebft", "stepwise_supervised", "llama3", "zephyr", "ipo", "orpo", "kto")
+COLUMNS = ("field_prompt", "field_completion")  # together a format of one's own, alone a part of pairs
 PAIR_LOADERS = ("argilla", "argilla_chat", "intel", "icr", "prompt_pairs", "ultra")
 OWN_KEYS = (
     "field_instruction",
@@ -83,9 +84,9 @@ def normalise_types(source: Source, *, lenient: bool) -> None:
 
 def prompt_and_completion(source: Source, path: Path, entry: dict[str, Any]) -> None:
     """A pair of columns, prompt and completion, is a format of one's own: the second is trained."""
-    prompt, completion = entry.get("field_prompt"), entry.get("field_completion")
+    prompt, completion = (entry.get(key) for key in COLUMNS)
     if isinstance(prompt, str) and isinstance(completion, str) and entry.get("type") in (None, "completion"):
-        for key in ("field_prompt", "field_completion"):
+        for key in COLUMNS:
             remove(source, (*path, key))
         formats = {"format": "{instruction}", "no_input_format": "{instruction}"}
         kind = {"field_instruction": prompt, "field_output": completion, **formats}

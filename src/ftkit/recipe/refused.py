@@ -192,14 +192,13 @@ HARMLESS: Mapping[str, Any] = MappingProxyType(
 )
 
 
+OFF: tuple[Any, ...] = (False, 0, "", "no", "false", "off", "n", "none", [], {})
+
+
 def asks_for_nothing(key: str, value: Any) -> bool:
     """Whether a refused key is off."""
     word = value.lower() if isinstance(value, str) else value
-    return (
-        word in (False, 0, "", "no", "false", "off", "n", "none")
-        or value in ([], {})
-        or value == HARMLESS.get(key, object())
-    )
+    return word in OFF or value == HARMLESS.get(key, object())
 
 
 # Keys of an entry of `datasets` that belong to refused kinds of training.

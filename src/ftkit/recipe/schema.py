@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from ftkit.catalog import FORMATS, OPTIMIZERS, SCHEDULES, TEMPLATES
-from ftkit.recipe.fit import arms
+from ftkit.recipe.dataset_types import COLUMNS
+from ftkit.recipe.fit import arms, expected
 from ftkit.recipe.fsdp import NO_EFFECT as FSDP_IDLE
 from ftkit.recipe.fsdp import SETTINGS as FSDP_SETTINGS
 from ftkit.recipe.keys import yaml_keys
 from ftkit.recipe.migrations import RESTRUCTURED
 from ftkit.recipe.no_effect import NO_EFFECT
 from ftkit.recipe.recipe import SECTIONS
-from ftkit.recipe.refused import REFUSED, REFUSED_OF_DATASETS
+from ftkit.recipe.refused import HARMLESS, OF_OTHER_TOOLS, OFF, REFUSED, REFUSED_OF_DATASETS
 from ftkit.recipe.renames import (
     OPTIMIZERS_RENAMED,
     RENAMED,
@@ -48,10 +49,10 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 CLOSED = frozenset({"optimizer", "lr_scheduler"})
 # Forms of older dialects that are still read.
 OLD_FORMS: Mapping[str, Schema] = {
-    "tokens": {"type": "object", "deprecationMessage": "Special tokens stand under special_tokens."},
-    "fsdp": {"type": ["boolean", "string"], "deprecationMessage": "Write a list."},
-    "deepspeed": {"type": "boolean", "deprecationMessage": "Take it out."},
-    "warmup_steps": {"type": "number", "deprecationMessage": "A share goes into warmup_ratio."},
+    "tokens": {"type": "object", "description": "Special tokens stand under special_tokens."},
+    "fsdp": {"type": ["boolean", "string"], "description": "Write a list."},
+    "deepspeed": {"type": "boolean", "description": "Take it out."},
+    "warmup_steps": {"type": "number", "description": "A share goes into warmup_ratio."},
 }
 
 
@@ -110,7 +111,11 @@ def schema_of(annotation: Any, definitions: dict[str, Schema]) -> Schema:
         else:
             others.append({"$ref": f"#/definitions/{define(arm, definitions)}"})
     simple: Schema = {"type": types[0] if len(types) == 1 else types}
-    return {"anyOf": [*others, simple]} if others else simple
+    if not others:
+        return simple
+    # Of alternatives editors speak of the nearest alone; said here, each speaks of all.
+    said = {"errorMessage": f"Expected {expected(annotation)}."}
+    return {"anyOf": [arm if "$ref" in arm else {**arm, **said} for arm in (*others, simple)]}
 
 
 def define(kind: type[Section], definitions: dict[str, Schema]) -> str:
@@ -135,33 +140,43 @@ def named(key: str, schema: Schema) -> Schema:
     """Add the names that `key` takes, for completion; a closed list refuses others."""
     if key not in NAMES:
         return schema
-    names = {"enum": [*NAMES[key], None]}
+    names = {"enum": list(dict.fromkeys([*NAMES[key], None]))}  # editors refuse a schema that repeats a name
     return names if key in CLOSED else {"anyOf": [names, schema]}
 
 
 def fsdp_settings(definitions: dict[str, Schema]) -> dict[str, Schema]:
     """What `fsdp_config` may hold, in today's dialect and with the prefix of 2023."""
     settings = {key: schema_of(kind, definitions) for key, kind in {**FSDP_SETTINGS, **FSDP_IDLE}.items()}
-    old = {f"fsdp_{key}": {**schema, **deprecated(f"Now called {key}.")} for key, schema in settings.items()}
+    old = {f"fsdp_{key}": {**schema, **unsuggested(f"Now called {key}.")} for key, schema in settings.items()}
     return {**settings, **old}
 
 
 def outdated(key: str) -> Schema:
-    """A key of another dialect: accepted or refused, struck through in editors."""
-    if key in REFUSED:
-        return deprecated(f"Refused: {REFUSED[key].reason}; {REFUSED[key].help}.")
-    if key in NO_EFFECT:
-        return deprecated(f"No effect: {NO_EFFECT[key]}.")
-    return deprecated(f"Now called {RENAMED.get(key) or RESTRUCTURED[key]}.")
+    """A key of another dialect: accepted, or refused as `ftkit check` refuses it."""
+    if key in REFUSED and key not in OF_OTHER_TOOLS:
+        return refused(f"{REFUSED[key].reason}; {REFUSED[key].help}", *([HARMLESS[key]] if key in HARMLESS else []))
+    if key in REFUSED or key in NO_EFFECT:
+        return unsuggested(f"No effect: {REFUSED[key].reason if key in REFUSED else NO_EFFECT[key]}.")
+    return unsuggested(f"Now called {RENAMED.get(key) or RESTRUCTURED[key]}.")
 
 
 def outdated_of_dataset(key: str) -> Schema:
     """The same for a key of a data set."""
     if key in RENAMED_OF_DATASETS:
-        return deprecated(f"Now called {RENAMED_OF_DATASETS[key]}.")
-    return deprecated(f"Refused: {REFUSED_OF_DATASETS[key].reason}; {REFUSED_OF_DATASETS[key].help}.")
+        return unsuggested(f"Now called {RENAMED_OF_DATASETS[key]}.")
+    if key in COLUMNS:
+        return unsuggested("The columns of prompt and answer, one of one's own formats; alone: preference data.")
+    return refused(f"{REFUSED_OF_DATASETS[key].reason}; {REFUSED_OF_DATASETS[key].help}")
 
 
-def deprecated(why: str) -> Schema:
-    """The marks that editors understand."""
-    return {"description": why, "deprecationMessage": why}
+def unsuggested(why: str) -> Schema:
+    """A key that editors show and explain, but do not offer.
+
+    Not `deprecationMessage`: yaml-language-server raises its warnings to errors, and such a key is none.
+    """
+    return {"description": why, "deprecated": True, "doNotSuggest": True}
+
+
+def refused(why: str, *harmless: Any) -> Schema:
+    """A key that may only say that it asks for nothing."""
+    return {**unsuggested(f"Refused: {why}."), "enum": [None, *OFF, *harmless], "errorMessage": f"Refused: {why}."}
