@@ -7,12 +7,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ftkit.catalog import TEMPLATES
-from ftkit.recipe.dataset_keys import OF_THE_HUB, changes_learning, help_for, is_file, unread
+from ftkit.recipe.dataset_keys import (
+    CONVERSATIONS,
+    OF_FORMAT,
+    OF_THE_HUB,
+    changes_learning,
+    help_for,
+    is_file,
+    kind_of,
+    unread,
+)
 from ftkit.recipe.rule.base import Found, Rule, View, error, warning
 from ftkit.recipe.rule.optimization import choice
 
 SPLIT = re.compile(r"[\w.\-/]+(\[(-?\d+%?)?:(-?\d+%?)?\])?")
 FROM_TOKENIZER = ("tokenizer_default", "jinja")
+# Keys of the recipe that only rows of conversations read.
+OF_TURNS = (
+    *("roles_to_train", "train_on_eos", "chat_template", "chat_template_jinja", "chat_template_kwargs"),
+    *("default_system_message", "eot_tokens"),
+)
 FALLBACK = "tokenizer_default_fallback_"
 
 
@@ -100,6 +114,16 @@ def key_of_another_type(r: View) -> Found:
             yield say(f"{where}.{key}", message, help_for(dataset.type, key))
 
 
+def key_of_conversations(r: View) -> Found:
+    """What is said of turns and chat templates, where every data set is plain text, would do nothing."""
+    kinds = {kind_of(dataset.type) for _, dataset in each_dataset(r)}
+    if kinds and kinds <= OF_FORMAT.keys() - CONVERSATIONS:
+        for key in OF_TURNS:
+            if r.gives(key) and r[key]:
+                message = f"`{key}` has no effect: no data set holds conversations"
+                yield warning(key, message, "take it out, or set type: chat_template")
+
+
 def hub_key_of_a_file(r: View) -> Found:
     """Configurations and revisions are the hub's; a file has neither."""
     for where, dataset in each_dataset(r):
@@ -157,6 +181,7 @@ RULES: tuple[Rule, ...] = (
     dataset_listed_twice,
     evaluated_on_training_rows,
     key_of_another_type,
+    key_of_conversations,
     hub_key_of_a_file,
     roles_and_inputs,
     split_is_readable,
