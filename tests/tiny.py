@@ -23,6 +23,7 @@ EXTRA: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {},
     "gpt2": {},
+    "qwen2_moe": {},
     "gpt_neox": {"num_key_value_heads": None},
     "gemma2": {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},

@@ -12,7 +12,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 SIGNATURE = "Happy tuning."
-RECIPES = sorted((ROOT / "configs").glob("*.yml"))
+STACKS = sorted((ROOT / "configs").glob("interleave-*.yml"))
+RECIPES = [path for path in sorted((ROOT / "configs").glob("*.yml")) if path not in STACKS]
 ZERO = {path.stem: json.loads(path.read_text("utf8")) for path in sorted((ROOT / "deepspeed_configs").glob("*.json"))}
 
 

@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "preprocess": ("ftkit.cli.prepare", "the same as prepare"),
     "preview": ("ftkit.cli.preview", "show rows as a run sees them, tokens coloured by what is trained"),
     "merge": ("ftkit.cli.merge", "merge an adapter into its base, into a model of its own"),
+    "interleave": ("ftkit.cli.interleave", "stack layers of models into a deeper one"),
     "migrate": ("ftkit.cli.migrate", "rewrite an old recipe in today's dialect"),
     "schema": ("ftkit.cli.schema", "write the JSON schema of recipes, for editors"),
 }
