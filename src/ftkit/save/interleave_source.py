@@ -15,7 +15,7 @@ from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from ftkit.errors import ModelError
 from ftkit.model.checkpoint_files import Weights, open_weights
-from ftkit.model.config import check_config_file, first_line, read_config
+from ftkit.model.config import check_config_file, first_line, must_come_from_cache, read_config
 from ftkit.model.embedded import resolve_base_model
 from ftkit.recipe.section.model import ModelSection
 
@@ -58,8 +58,11 @@ def read_raw_config(source: str) -> dict[str, Any]:
     if source.startswith((".", "/", "~")) and not folder.is_dir():
         raise ModelError("no such folder", where=f"model: {source}", help="give a folder with config.json, or a hub id")
     check_config_file(source)
+    from_cache = not folder.is_dir() and must_come_from_cache(source, None)
     try:
-        values, _ = PretrainedConfig.get_config_dict(str(folder) if folder.is_dir() else source)
+        values, _ = PretrainedConfig.get_config_dict(
+            str(folder) if folder.is_dir() else source, local_files_only=from_cache
+        )
     except (OSError, ValueError) as problem:
         raise ModelError(
             f"no usable configuration: {first_line(problem)}",
