@@ -89,7 +89,8 @@ def unquantized_experts(recipe: Recipe, plan: ModelPlan) -> tuple[Substitution, 
     share = plan.num_unquantized_experts / plan.num_parameters
     used = f"experts ({share:.0%} of all parameters) stay unquantized"
     stored = recipe.quantization
-    key = "load_in_8bit" if stored.load_in_8bit else "load_in_4bit" if stored.load_in_4bit else "peft"
+    keys = ("load_in_8bit", "load_in_4bit", "quant_method")
+    key = next((key for key in keys if getattr(stored, key)), "peft" if plan.loftq else "base_model")
     substitution = Substitution(
         key, "loftq" if key == "peft" else "true", used, "quantized experts come in a later version"
     )

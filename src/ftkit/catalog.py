@@ -63,6 +63,7 @@ QUANTIZERS: Mapping[str, str] = {
     "nf4": "ftkit.model.nf4:NF4Linear",
     "fp4": "ftkit.model.nf4:FP4Linear",
     "int8": "ftkit.model.int8:Int8Linear",
+    "hqq": "ftkit.model.hqq:HqqLinear",
 }
 OPTIMIZERS: Mapping[str, str] = {
     "adamw_torch": "ftkit.optim.of_torch:adamw",

@@ -31,6 +31,8 @@ class Mask(nn.Module):
 def layer_of(
     base: str, D: int, num_out: int, *, bias: bool, dtype: torch.dtype, r: int, **config: Any
 ) -> FusedLoraLinear:
+    if base == "hqq":
+        pytest.importorskip("hqq")
     weight, kind = torch.randn(num_out, D, dtype=dtype) / D**0.5, BASES[base]
     linear: nn.Module
     if kind is None:

@@ -60,16 +60,17 @@ def choose_quantizer(
     if wanted is not None and not adapter.adapter:
         raise ModelError(
             "a quantized model cannot be fully fine-tuned",
-            where="base_model" if stored else f"load_in_{wanted.bits}bit",
-            help="set adapter: lora, or use the unquantized checkpoint"
-            if stored
-            else f"set adapter: qlora, or load_in_{wanted.bits}bit: false",
+            where="base_model" if stored else "quantization",
+            help=f"set adapter: lora, or {'use the unquantized checkpoint' if stored else 'do not quantize it'}",
         )
     return wanted
 
 
 def wanted_quantizer(quantization: QuantizationSection) -> Quantizer | None:
     """The quantizer that the recipe asks for."""
+    if quantization.quant_method == "hqq":
+        sizes = {"bits": quantization.hqq_nbits, "group_size": quantization.hqq_group_size}
+        return Quantizer("hqq", quantization.hqq_nbits, sizes)
     if quantization.load_in_8bit:
         return Quantizer("int8", 8, {})
     options = {"double_quantization": quantization.bnb_4bit_use_double_quant}
@@ -88,7 +89,9 @@ def stored_quantizer(settings: Mapping[str, Any]) -> Quantizer:
 def refuse_contradiction(quantization: QuantizationSection, wanted: Quantizer | None, found: Quantizer) -> None:
     """Refuse a recipe that asks for other codes than the checkpoint holds; what it leaves at its default gives way."""
     said = []
-    if wanted is not None and wanted.bits != found.bits:
+    if wanted is not None and wanted.name == "hqq":
+        said.append("quant_method: hqq")
+    elif wanted is not None and wanted.bits != found.bits:
         said.append(f"load_in_{wanted.bits}bit: true")
     for key, value in (("bnb_4bit_quant_type", found.name), ("bnb_4bit_use_double_quant", found.double)):
         chosen = getattr(quantization, key)

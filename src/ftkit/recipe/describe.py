@@ -40,8 +40,10 @@ def finetune(recipe: Recipe) -> str:
 
 
 def quantization(recipe: Recipe) -> str | None:
-    """How the frozen base is stored: nf4, fp4, int8, or None for floats."""
+    """How the frozen base is stored: nf4, fp4, int8, hqq4 and the like, or None for floats."""
     stored = recipe.adapter.stored(recipe.quantization)
+    if stored.quant_method == "hqq":
+        return f"hqq{stored.hqq_nbits}"
     if stored.load_in_4bit:
         return stored.bnb_4bit_quant_type
     return "int8" if stored.load_in_8bit else None

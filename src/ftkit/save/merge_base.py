@@ -100,7 +100,7 @@ def refuse_other(source: str, revision: str | None, expected: str | None) -> Non
 
 def quantized_net(model: ModelSection, quantization: QuantizationSection) -> tuple[str, PreTrainedModel]:
     """The quantizer's name, and the net of a run with these settings, on meta and without an adapter."""
-    if not (quantization.load_in_4bit or quantization.load_in_8bit):
+    if not quantization.is_quantized:
         raise ModelError(
             "the run's base was not quantized, so there is nothing to dequantize",
             where="--faithful",

@@ -120,6 +120,12 @@ def loftq_contradicts(r: View) -> Found:
         yield error("peft.loftq_config.loftq_bits", message, f"write loftq_bits: {stored}")
 
 
+def loftq_and_hqq(r: View) -> Found:
+    """The adapter of LoftQ fits a base as bitsandbytes stores it: that is what others can load it on."""
+    if loftq_bits(r) and r.quant_method == "hqq":
+        yield error("quant_method", "LoftQ corrects a base stored by bitsandbytes", "take one of the two keys out")
+
+
 def loftq_and_dora(r: View) -> Found:
     """DoRA's magnitudes are those of the base while B is zero; LoftQ starts B at something else."""
     if loftq_bits(r) and r.peft_use_dora:
@@ -161,6 +167,7 @@ RULES: tuple[Rule, ...] = (
     saved_whole_and_adapted,
     loftq_stores_base,
     loftq_contradicts,
+    loftq_and_hqq,
     loftq_and_dora,
     loftq_on_old_adapter,
     loftq_scale,

@@ -30,9 +30,17 @@ def load_4bit_and_8bit(r: View) -> Found:
         yield error("load_in_8bit", "load_in_4bit and load_in_8bit cannot both be true", "keep one of them")
 
 
+def hqq_and_bitsandbytes(r: View) -> Found:
+    """`load_in_4bit` and `load_in_8bit` are codes of bitsandbytes; hqq has its own."""
+    for key, bits in (("load_in_4bit", 4), ("load_in_8bit", 8)):
+        if r.quant_method == "hqq" and r[key]:
+            message = f"{key} is bitsandbytes', quant_method: hqq stores the base by itself"
+            yield error(key, message, f"take it out, and say hqq_nbits: {bits}")
+
+
 def qlora_without_4bit(r: View) -> Found:
     """QLoRA is LoRA on a 4-bit base; without `load_in_4bit` the recipe contradicts itself."""
-    if r.adapter == "qlora" and not r.load_in_4bit:
+    if r.adapter == "qlora" and not (r.load_in_4bit or r.quant_method == "hqq"):
         yield error("adapter", "adapter: qlora needs a 4-bit base", "set load_in_4bit: true, or adapter: lora")
 
 
@@ -48,18 +56,26 @@ def quantized_without_adapter(r: View) -> Found:
     if r[key] and not r.adapter:
         help = f"set adapter: {'qlora' if r.load_in_4bit else 'lora'}, or {key}: false"
         yield error(key, "quantized weights cannot be trained in full", help)
+    elif r.quant_method == "hqq" and not r.adapter:
+        yield error("quant_method", "quantized weights cannot be trained in full", "set adapter: lora, or take it out")
 
 
 def quantization_detail_unused(r: View) -> Found:
-    """`bnb_4bit_*` keys say how 4-bit weights are stored; without `load_in_4bit` they do nothing."""
+    """`bnb_4bit_*` and `hqq_*` keys say how weights are stored; without what quantizes them they do nothing."""
     for key in ("bnb_4bit_quant_type", "bnb_4bit_use_double_quant"):
         if r.gives(key) and not r.load_in_4bit:
             yield warning(key, f"`{key}` has no effect without load_in_4bit: true", "take it out")
+    for key in ("hqq_nbits", "hqq_group_size"):
+        if r.gives(key) and r.quant_method != "hqq":
+            yield warning(key, f"`{key}` has no effect without quant_method: hqq", "take it out")
+    if r.quant_method == "bitsandbytes" and not (r.load_in_4bit or r.load_in_8bit):
+        message = "`quant_method: bitsandbytes` has no effect without load_in_4bit or load_in_8bit"
+        yield warning("quant_method", message, "set load_in_4bit: true, or take it out")
 
 
 def fp8_and_4bit(r: View) -> Found:
     """8-bit products replace those of 16-bit weights; weights of 4 bits are unpacked to 16 for theirs already."""
-    if r.fp8 and (r.load_in_4bit or r.load_in_8bit):
+    if r.fp8 and (r.load_in_4bit or r.load_in_8bit or r.quant_method == "hqq"):
         yield error("fp8", "fp8 is for weights in 16 bits", "take fp8 out, or do not quantize the base")
 
 
@@ -68,6 +84,7 @@ RULES: tuple[Rule, ...] = (
     precision_given_twice,
     fp8_without_bf16,
     load_4bit_and_8bit,
+    hqq_and_bitsandbytes,
     qlora_without_4bit,
     lora_on_4bit,
     quantized_without_adapter,

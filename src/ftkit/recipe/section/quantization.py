@@ -53,9 +53,23 @@ class QuantizationSection(Section):
 
     load_in_4bit: bool = Field(default=False, description="Keep the base in 4 bits.")
     load_in_8bit: bool = Field(default=False, description="Keep the base in 8 bits.")
+    quant_method: Literal["bitsandbytes", "hqq"] | None = Field(
+        default=None,
+        description="Who quantizes the base: bitsandbytes, as load_in_4bit or load_in_8bit say, or hqq by itself "
+        "(`ftkit[hqq]`).",
+    )
+    hqq_nbits: Literal[2, 3, 4, 8] = Field(default=4, description="Bits a weight under quant_method: hqq.")
+    hqq_group_size: Literal[16, 32, 64, 128, 256] = Field(
+        default=64, description="Weights that share a scale under quant_method: hqq."
+    )
     bnb_4bit_quant_type: Literal["nf4", "fp4"] = Field(default="nf4", description="4-bit code.")
     bnb_4bit_use_double_quant: bool = Field(default=True, description="Quantize the quantization constants too.")
     allow_unquantized_experts: bool = Field(default=False, description="Run although experts stay in 16 bits.")
     qat: QatSection | None = Field(
         default=None, description="Quantization-aware training; the model is exported unquantized."
     )
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the base is quantized while it is loaded."""
+        return self.load_in_4bit or self.load_in_8bit or self.quant_method == "hqq"
