@@ -40,12 +40,9 @@ LISTED: Mapping[str, str] = MappingProxyType(
 REFUSED = frozenset(
     {
         "load_best_model_at_end",
-        "lora_fan_in_fan_out",
         "lora_target_parameters",
         "model_quantization_config",
         "neftune_noise_alpha",
-        "peft_layers_to_transform",
-        "peft_layers_pattern",
         "unfrozen_parameters",
     }
 )

@@ -8,7 +8,7 @@ import pytest
 import torch
 from model_zoo import Saved, fill, net_of, packed, plan_of, reference
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -22,7 +22,11 @@ from ftkit.recipe.section.adapter import AdapterSection
 from ftkit.recipe.section.model import ModelSection
 from ftkit.recipe.section.quantization import QuantizationSection
 
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft 0.21
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),  # peft 0.21
+    pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`:UserWarning"),  # the head in its file
+    pytest.mark.filterwarnings("ignore:Could not find a config file:UserWarning"),
+]
 
 BOTH = ("embed_tokens", "lm_head")
 EXISTING = "down_proj, embed_tokens, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj"
@@ -77,6 +81,9 @@ def dequantized(net: PreTrainedModel, folder: Path) -> PreTrainedModel:
         ("gpt-neox", {}),
         ("gpt2", {}),
         ("llama", {"peft_use_dora": True}),
+        ("llama", {"peft_layers_to_transform": (1,)}),
+        ("llama", {"lora_rank_pattern": {"q_proj": 7}, "lora_alpha_pattern": {r"layers\.1\..*_proj": 3.5}}),
+        ("llama", {"lora_rank_pattern": {"down_proj": 2}, "peft_use_rslora": True, "load_in_4bit": True}),
         ("qwen2", {"peft_use_dora": True, "adapter": "qlora", "load_in_4bit": True}),
     ],
     ids=str,
@@ -129,6 +136,113 @@ def test_an_adapter_made_by_peft_goes_on_in_ftkit(saved: Saved, tmp_path: Path, 
             net(**row).logits, theirs.eval()(input_ids=row["input_ids"]).logits, rtol=1e-5, atol=1e-5
         )
     assert all(p.requires_grad == ("lora_" in n or "modules_to_save" in n) for n, p in net.named_parameters())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"use_rslora": True},
+        {"use_dora": True},
+        {"rank_pattern": {"q_proj": 5}, "alpha_pattern": {"layers.1.mlp.up_proj": 9}},
+        {"layers_to_transform": [1], "layers_pattern": "layers"},
+        {"target_modules": ["up_proj", "q_proj", "lm_head"]},
+        {"target_modules": r".*layers\.0\..*(q|up)_proj"},
+        {"init_lora_weights": "gaussian"},
+        {"modules_to_save": ["lm_head"]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("binary", [False, True])
+def test_every_kind_of_adapter_made_by_peft_goes_on(
+    saved: Saved, tmp_path: Path, settings: dict[str, Any], binary: bool
+) -> None:
+    torch.manual_seed(4)
+    given: dict[str, Any] = {"r": 3, "lora_alpha": 5, "target_modules": ["up_proj", "q_proj"], **settings}
+    theirs = get_peft_model(reference(saved("llama")), LoraConfig(task_type="CAUSAL_LM", **given))
+    for parameter in theirs.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    theirs.save_pretrained(tmp_path / "theirs")
+    if binary:  # PEFT's old format
+        file = tmp_path / "theirs" / "adapter_model.safetensors"
+        torch.save(load_file(file), tmp_path / "theirs" / "adapter_model.bin")
+        file.unlink()
+    keys = {"lora_target_linear": None, "lora_r": 3, "lora_alpha": 5, "lora_model_dir": str(tmp_path / "theirs")}
+    net, row = net_of(saved("llama"), adapter="lora", **keys), packed([11])
+    with torch.no_grad():
+        wanted = theirs.eval()(input_ids=row["input_ids"]).logits
+        torch.testing.assert_close(net.eval()(**row).logits, wanted, rtol=1e-5, atol=1e-5)
+    (tmp_path / "mine").mkdir()
+    mine = exported(net, tmp_path / "mine", saved("llama"), **keys)  # and back
+    with torch.no_grad():
+        again = PeftModel.from_pretrained(reference(saved("llama")), mine).eval()(input_ids=row["input_ids"]).logits
+    torch.testing.assert_close(again, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"bias": "all"}, "got bias 'all'"),
+        ({"init_lora_weights": "pissa"}, "got init_lora_weights 'pissa', which changes the base"),
+    ],
+)
+def test_adapters_that_ftkit_cannot_compute_are_refused(
+    saved: Saved, tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
+    LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"], **settings).save_pretrained(str(tmp_path))
+    with pytest.raises(ModelError, match=f"this kind of LoRA cannot go on in ftkit, {said}"):
+        plan_of(saved("llama"), adapter="lora", lora_target_linear=None, lora_model_dir=str(tmp_path))
+
+
+def test_ranks_blocks_and_patterns_are_pefts(saved: Saved) -> None:
+    patterns = {"lora_rank_pattern": {"q_proj": 7}, "lora_alpha_pattern": {"q_proj": 21}}
+    net = net_of(saved("llama"), adapter="lora", peft_layers_to_transform=1, **patterns)
+    layers = {name: m for name, m in net.named_modules() if hasattr(m, "lora_A") and m.lora_A}
+    assert {name.split(".")[2] for name in layers} == {"1"}
+    ranks = {name.rpartition(".")[2]: (m.r["default"], m.scaling["default"]) for name, m in layers.items()}
+    assert ranks.pop("q_proj") == (7, 3.0)
+    assert set(ranks.values()) == {(4, 2.0)}
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        (
+            {"peft_layers_to_transform": (0, 2)},
+            "peft_layers_to_transform: these blocks cannot be chosen, got 2\n"
+            "help: peft_layers_to_transform lists blocks, 0 to 1",
+        ),
+        (
+            {"peft_layers_to_transform": (0,), "lora_target_modules": ".*q_proj"},
+            "peft_layers_to_transform: these blocks cannot be chosen, got lora_target_modules: .*q_proj\n"
+            r"help: choose the blocks in the regular expression: .*layers\.[0-3]\..*",
+        ),
+        (
+            {"peft_layers_pattern": "layers"},
+            "peft_layers_pattern: these blocks cannot be chosen, got no blocks\n"
+            "help: peft_layers_to_transform lists blocks, 0 to 1",
+        ),
+        (
+            {"lora_rank_pattern": {"q_proj": 0, "w1": 8}, "lora_target_modules": ("q_proj",)},
+            "lora_rank_pattern: no adapted module takes these, got q_proj: 0, w1\n"
+            "help: give positive numbers for q_proj",
+        ),
+        (
+            {"lora_alpha_pattern": {"q_proj": "much"}, "lora_target_modules": ("q_proj",)},
+            "lora_alpha_pattern: no adapted module takes these, got q_proj: much\n"
+            "help: give positive numbers for q_proj",
+        ),
+        (
+            {"lora_fan_in_fan_out": True},
+            "lora_fan_in_fan_out: the linears of LlamaForCausalLM keep their weights as (out, in), got true\n"
+            "help: take it out: ftkit sees by itself how a model keeps them",
+        ),
+    ],
+)
+def test_options_that_fit_nothing_are_one_clear_error(saved: Saved, keys: dict[str, Any], text: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        plan_of(saved("llama"), adapter="lora", **keys)
+    assert str(caught.value) == text
 
 
 def test_a_recipe_that_contradicts_the_adapter_it_continues_is_refused(saved: Saved, tmp_path: Path) -> None:

@@ -172,7 +172,9 @@ def test_an_adapter_that_brings_whole_tables_goes_on_and_its_new_rows_are_traine
 
 
 def test_a_new_token_in_a_spare_row_starts_anew_and_is_trained(saved: Saved) -> None:
+    files = [file.read_bytes() for file in saved("llama").glob("*.safetensors")]
     net = net_of(saved("llama"), adapter="lora", tokens=TokenPlan(90, {90: (), 91: (3,)}, (7,)))
+    assert files == [file.read_bytes() for file in saved("llama").glob("*.safetensors")], "a file's pages are not ours"
     old = reference(saved("llama")).get_input_embeddings().weight
     rows = net.get_parameter(f"model.embed_tokens.{DELTA}")
     for row, wanted in zip(rows, (old[7], old[:90].mean(0), old[3]), strict=True):

@@ -7,7 +7,7 @@ ftkit injects with PEFT, names parameters as PEFT does and writes PEFT's files; 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,14 @@ from ftkit.model.continued import read_adapter_config, refuse_contradiction
 from ftkit.model.lora import FusedLoraLinear
 from ftkit.model.naming import ADAPTER, is_adapter
 from ftkit.model.quantized import QuantizedLinear
-from ftkit.model.targets import adapted_modules, check_targets, linears_of_blocks, targets
+from ftkit.model.targets import (
+    adapted_modules,
+    check_patterns,
+    check_targets,
+    chosen_layers,
+    linears_of_blocks,
+    targets,
+)
 from ftkit.model.trained_rows import is_named, train_rows
 
 if TYPE_CHECKING:
@@ -33,7 +40,7 @@ if TYPE_CHECKING:
 def lora_config(
     section: AdapterSection,
     net: PreTrainedModel,
-    blocks: Iterable[str],
+    blocks: Collection[str],
     *,
     base_model: str,
     new_rows: Sequence[int] = (),
@@ -64,14 +71,19 @@ def lora_config(
             lora_dropout=section.lora_dropout or 0.0,
             target_modules=targets(section, net, linears),
             modules_to_save=list(section.lora_modules_to_save) or None,
-            fan_in_fan_out=any(isinstance(net.get_submodule(name), Conv1D) for name in linears),  # GPT-2 keeps W^T
+            fan_in_fan_out=stored_transposed(section, net, linears),
             use_rslora=bool(section.peft_use_rslora),
             use_dora=bool(section.peft_use_dora),
+            rank_pattern=dict(section.lora_rank_pattern),
+            alpha_pattern=dict(section.lora_alpha_pattern),
+            **chosen_layers(section, len(blocks)),
         )
     if config.modules_to_save and getattr(net.config, "tie_word_embeddings", False):
         config.ensure_weight_tying = True  # a trained copy of the embedding is the head's too, as in the base model
     config.base_model_name_or_path = base_model
     check_targets(config, net)
+    if not section.lora_model_dir:
+        check_patterns(config, net)
     rows = config.trainable_token_indices  # an adapter to continue may have its own
     if rows is None:
         rows = rows_to_train(section, config, net, new_rows) or None
@@ -79,6 +91,18 @@ def lora_config(
         rows = {short_name(net, next(iter(tables_by_name(net)))): rows}
     config.trainable_token_indices = rows
     return config
+
+
+def stored_transposed(section: AdapterSection, net: nn.Module, linears: Sequence[str]) -> bool:
+    """Whether the linears keep their weights as (in, out), as GPT-2 does; the recipe may say so, or be silent."""
+    found = any(isinstance(net.get_submodule(name), Conv1D) for name in linears)
+    if section.lora_fan_in_fan_out and not found:
+        raise ModelError(
+            f"the linears of {type(net).__name__} keep their weights as (out, in), got true",
+            where="lora_fan_in_fan_out",
+            help="take it out: ftkit sees by itself how a model keeps them",
+        )
+    return found
 
 
 def rows_to_train(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +13,28 @@ from transformers import PreTrainedModel
 from ftkit.errors import ModelError
 from ftkit.model.checkpoint_files import Weights
 from ftkit.model.naming import PEFT_PREFIX, adapter_files
-from ftkit.model.targets import adapted_modules, linears_of_blocks, targets
+from ftkit.model.targets import adapted_modules, chosen_layers, linears_of_blocks, targets
 from ftkit.model.trained_rows import DELTA
 
 if TYPE_CHECKING:
     from ftkit.model.plan import ModelPlan
     from ftkit.recipe.section.adapter import AdapterSection
 
+# What PEFT's newer variants and rarely used options are when they are off; on, they compute something else.
+USUAL = {
+    "bias": "none",
+    "layer_replication": None,
+    "target_parameters": None,
+    "alora_invocation_tokens": None,
+    "use_qalora": False,
+    "use_bdlora": None,
+    "arrow_config": None,
+    "kasa_config": None,
+    "velora_config": None,
+    "monteclora_config": None,
+    "megatron_config": None,
+}
+CHANGES_BASE = ("pissa", "olora", "corda", "lora_ga")  # initial values that were taken out of the base's weights
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 
 
@@ -47,7 +62,16 @@ def read_adapter_config(folder: Path) -> LoraConfig:
             where=where,
             help="give the folder of a LoRA adapter as PEFT wrote it",
         )
-    config.inference_mode = False
+    strange = [f"{name} {getattr(config, name)!r}" for name, usual in USUAL.items() if getattr(config, name) != usual]
+    if isinstance(config.init_lora_weights, str) and config.init_lora_weights.startswith(CHANGES_BASE):
+        strange.append(f"init_lora_weights {config.init_lora_weights!r}, which changes the base")
+    if strange:
+        raise ModelError(
+            f"this kind of LoRA cannot go on in ftkit, got {', '.join(strange)}",
+            where=where,
+            help="merge it into its base with PEFT, and start a new adapter on that",
+        )
+    config.inference_mode, config.init_lora_weights = False, True  # the values come from the file
     return config
 
 
@@ -68,7 +92,7 @@ def wrong_types(config: LoraConfig) -> list[str]:
 
 
 def refuse_contradiction(
-    section: AdapterSection, config: LoraConfig, net: PreTrainedModel, blocks: Iterable[str]
+    section: AdapterSection, config: LoraConfig, net: PreTrainedModel, blocks: Collection[str]
 ) -> None:
     """Raise if the recipe says otherwise than the adapter it continues; it may repeat its settings, or be silent."""
     saved = sorted(config.modules_to_save or ())
@@ -78,6 +102,8 @@ def refuse_contradiction(
         "lora_modules_to_save": (sorted(section.lora_modules_to_save or ()), saved),
         "peft_use_dora": (bool(section.peft_use_dora), bool(config.use_dora)),
         "peft_use_rslora": (bool(section.peft_use_rslora), bool(config.use_rslora)),
+        "lora_rank_pattern": (dict(section.lora_rank_pattern), config.rank_pattern or {}),
+        "lora_alpha_pattern": (dict(section.lora_alpha_pattern), config.alpha_pattern or {}),
     }
     given = {key for key in section.model_fields_set if getattr(section, key) is not None}
     wrong = [
@@ -85,7 +111,7 @@ def refuse_contradiction(
         for key, (mine, theirs) in pairs.items()
         if key in given and mine != theirs
     ]
-    wrong += contradicting_targets(section, config, net, linears_of_blocks(net, blocks))
+    wrong += contradicting_targets(section, config, net, linears_of_blocks(net, blocks), len(blocks))
     if wrong:
         raise ModelError(
             f"the recipe contradicts the adapter it continues, got {', '.join(wrong)}",
@@ -95,18 +121,20 @@ def refuse_contradiction(
 
 
 def contradicting_targets(
-    section: AdapterSection, config: LoraConfig, net: PreTrainedModel, linears: list[str]
+    section: AdapterSection, config: LoraConfig, net: PreTrainedModel, linears: list[str], num_blocks: int
 ) -> list[str]:
     """The recipe's target keys, if they adapt other modules than the adapter does; names may differ, modules not."""
     theirs = set(adapted_modules(config, net))
     names = sorted({name.rpartition(".")[2] for name in theirs})
     if section.lora_target_linear or section.lora_target_modules:
-        wanted = LoraConfig(target_modules=targets(section, net, linears))
+        layers = chosen_layers(section, num_blocks)
+        wanted = LoraConfig(target_modules=targets(section, net, linears), **layers)
         if set(adapted_modules(wanted, net)) == theirs:
             return []
     elif "lora_target_linear" not in section.model_fields_set or theirs != set(linears):
         return []
-    keys = [key for key in ("lora_target_linear", "lora_target_modules") if key in section.model_fields_set]
+    names_of_keys = ("lora_target_linear", "lora_target_modules", "peft_layers_to_transform")
+    keys = [key for key in names_of_keys if key in section.model_fields_set]
     mine = " and ".join(f"{key} {shown(getattr(section, key))}" for key in keys if getattr(section, key) is not None)
     return [f"{mine} (the adapter is on {len(theirs)} modules: {', '.join(names)})"]
 
@@ -135,7 +163,8 @@ def read_adapter(plan: ModelPlan, net: PreTrainedModel) -> Mapping[str, Tensor] 
     stored = Weights([adapter_file(folder)])
     parameters = dict(net.named_parameters(remove_duplicate=False))
     wanted = {name: tuple(parameters[mine].shape) for name, mine in adapter_files(net).items()}
-    tables = {PEFT_PREFIX + p.name: p.shape for p in plan.root if p.shape[0] == plan.config.vocab_size}
+    vocabulary = [p for p in plan.root if p.shape[0] == plan.config.vocab_size]
+    tables = {name: p.shape for p in vocabulary for name in table_names(p.name)}
     shapes = {name: stored.shape(name) for name in stored.names()}
     tied = {PEFT_PREFIX + name for name, _ in plan.tied}  # PEFT may write both ends
     fresh = {name for name in wanted if name.endswith(DELTA)} if not brings_rows(folder) else set()
@@ -151,6 +180,12 @@ def read_adapter(plan: ModelPlan, net: PreTrainedModel) -> Mapping[str, Tensor] 
             "the adapter does not fit the net\n  " + "\n  ".join(sorted(report)), where=f"lora_model_dir: {folder}"
         )
     return {name: stored.read(name) for name in shapes}
+
+
+def table_names(name: str) -> tuple[str, str]:
+    """What PEFT's file calls a frozen table: its own name, or that of the base inside an adapted module."""
+    module, _, attribute = name.rpartition(".")
+    return PEFT_PREFIX + name, f"{PEFT_PREFIX}{module}.base_layer.{attribute}"
 
 
 def adapter_file(folder: Path) -> Path:

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from ftkit.errors import ModelError
 from ftkit.model.checkpoint_files import Weights, open_weights
-from ftkit.model.continued import read_adapter
+from ftkit.model.continued import read_adapter, table_names
 from ftkit.model.dora import magnitudes
 from ftkit.model.loftq import correction
 from ftkit.model.naming import ADAPTER, PEFT_PREFIX, adapter_files, is_adapter, owner, peft_name
@@ -150,7 +150,7 @@ class Loader:
             value = grown(value, parameter.shape[0])
         # What is never written to may stay the file's own pages (on a CPU); training needs memory of its own.
         if value.untyped_storage().data_ptr() == source.untyped_storage().data_ptr() and (
-            old.requires_grad or not is_whole(value)
+            old.requires_grad or parameter.first_rows or not is_whole(value)
         ):
             value = value.clone()
         if isinstance(old, nn.Parameter):
@@ -171,12 +171,16 @@ class Loader:
 
     def fill_tables_of_adapter(self) -> None:
         """Take the frozen tables that the adapter to continue brings: they hold the rows of its new tokens."""
+        if self.adapter is None:
+            return
         own = adapter_files(self.net)  # a table that is trained whole has the same name there
         for parameter in self.plan.root:
-            value = (self.adapter or {}).get(PEFT_PREFIX + parameter.name)
-            if value is not None and PEFT_PREFIX + parameter.name not in own:
-                module, attribute = owner(self.net, parameter.name)
-                getattr(module, attribute).data.copy_(value)
+            for name in table_names(parameter.name):
+                if name in self.adapter and name not in own:
+                    module, attribute = owner(self.net, parameter.name)
+                    old = getattr(module, attribute)
+                    value = self.adapter[name].to(old.device, old.dtype)
+                    setattr(module, attribute, nn.Parameter(value, requires_grad=old.requires_grad))
 
     def fill_adapters(self, module: nn.Module, prefix: str, *, skip: tuple[str, ...] = ()) -> None:
         """Give the adapter parameters under `module`, whose name in the net is `prefix`, their first values."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from peft import LoraConfig
 from peft.tuners.tuners_utils import check_target_module_exists
+from peft.utils.other import get_pattern_key
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
@@ -55,6 +56,51 @@ def short_names(net: nn.Module, linears: list[str]) -> set[str]:
         if name not in wanted and isinstance(module, nn.Linear | Conv1D)
     }
     return {name if name.rpartition(".")[2] in others else name.rpartition(".")[2] for name in linears}
+
+
+def chosen_layers(section: AdapterSection, num_blocks: int) -> dict[str, Any]:
+    """What goes into PEFT's `layers_to_transform` and `layers_pattern`, if the recipe chooses among the blocks.
+
+    Raises:
+        ModelError: there is no such block, or the targets are a regular expression, which can choose by itself.
+    """
+    layers, pattern = section.peft_layers_to_transform, section.peft_layers_pattern
+    if layers is None and pattern is None:
+        return {}
+    given, key = section.lora_target_modules, "peft_layers_pattern" if layers is None else "peft_layers_to_transform"
+    indices = [layers] if isinstance(layers, int) else list(layers or ())
+    outside = [index for index in indices if not 0 <= index < num_blocks]
+    is_pattern = isinstance(given, str) and given != ALL_LINEAR
+    if is_pattern or not indices or outside:
+        said = f"lora_target_modules: {given}" if is_pattern else ", ".join(map(str, outside or indices)) or "no blocks"
+        helps = "choose the blocks in the regular expression: .*layers\\.[0-3]\\..*" if is_pattern else ""
+        raise ModelError(
+            f"these blocks cannot be chosen, got {said}",
+            where=key,
+            help=helps or f"peft_layers_to_transform lists blocks, 0 to {num_blocks - 1}",
+        )
+    patterns = list(pattern) if isinstance(pattern, tuple) else pattern
+    return {"layers_to_transform": indices, "layers_pattern": patterns}
+
+
+def check_patterns(config: LoraConfig, net: nn.Module) -> None:
+    """Raise one error that names every rank or alpha of its own that no adapted module takes, or that is no number."""
+    modules = adapted_modules(config, net)
+    for key in ("rank_pattern", "alpha_pattern"):
+        given = getattr(config, key) or {}
+        kinds = int if key == "rank_pattern" else (int, float)
+        wrong = [
+            f"{name}: {value}"
+            for name, value in given.items()
+            if isinstance(value, bool) or not isinstance(value, kinds) or value <= 0
+        ]
+        unused = [name for name in given if not any(get_pattern_key([name], module) == name for module in modules)]
+        if wrong or unused:
+            raise ModelError(
+                f"no adapted module takes these, got {', '.join((*wrong, *unused))}",
+                where=f"lora_{key}",
+                help=f"give positive numbers for {', '.join(sorted({name.rpartition('.')[2] for name in modules}))}",
+            )
 
 
 def check_targets(config: LoraConfig, net: nn.Module) -> None:

@@ -29,6 +29,12 @@ class AdapterSection(Section):
     )
     lora_r: int = Field(default=8, description="Rank.")
     lora_alpha: float = Field(default=16, description="Scale is alpha / r.")
+    lora_rank_pattern: FrozenMap = Field(
+        default_factory=FrozenMap, description="Names or regular expressions of adapted modules -> their own rank."
+    )
+    lora_alpha_pattern: FrozenMap = Field(
+        default_factory=FrozenMap, description="Names or regular expressions of adapted modules -> their own alpha."
+    )
     lora_dropout: float = Field(default=0.0, description="Dropout before A.")
     lora_target_modules: tuple[str, ...] | str | None = Field(
         default=None, description="Names, a regular expression, or all-linear."
