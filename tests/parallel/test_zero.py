@@ -36,7 +36,15 @@ ONLY_3: Mapping[str, Case] = {
     "dora": Case("dora", steps=4, optimizer="sgd"),
     "embeddings": Case("embeddings", steps=4, optimizer="sgd"),
     "parameters-offloaded": Case("qlora", steps=4, zero={"offload_param": CPU_OFFLOAD}),
+    "int8": Case("int8", steps=4, optimizer="sgd"),
+    "new-rows": Case("new-rows", steps=4, optimizer="sgd"),
+    "new-rows-tied": Case("new-rows", model="llama-tied", steps=4, optimizer="sgd"),
     "mixtral": Case("full", model="mixtral", steps=4, optimizer="sgd"),
+}
+DROPOUT: Mapping[str, tuple[Case, int]] = {
+    "dropout": (Case("dropout", steps=4), 2),
+    "dropout-checkpointed": (Case("dropout", steps=4, checkpointing="plain"), 3),
+    "dropout-reentrant": (Case("dropout", steps=4, checkpointing="reentrant"), 3),
 }
 BF16 = Case("qlora", dtype=torch.bfloat16, autocast=torch.bfloat16, steps=6, optimizer="sgd")
 EIGHT_BIT: Mapping[str, Case] = {
@@ -48,7 +56,7 @@ RESUMED = {"adamw": "adamw_torch", "8bit": "adamw_bnb_8bit"}
 
 def every_run() -> dict[str, tuple[Case, int]]:
     runs = {f"{name}-{stage}": (case, stage) for name, case in MATRIX.items() for stage in STAGES}
-    runs |= {name: (case, 3) for name, case in ONLY_3.items()}
+    runs |= {name: (case, 3) for name, case in ONLY_3.items()} | DROPOUT
     for name, case in {"bf16": BF16, **EIGHT_BIT}.items():
         runs |= {f"{name}-{stage}": (case, stage) for stage in STAGES}
     return runs
@@ -139,6 +147,13 @@ def test_stage_3_takes_every_net(folder: Path, found: Any, name: str) -> None:
     assert run["losses"] == pytest.approx(losses, rel=1e-5)
     assert run["norms"] == pytest.approx(norms, rel=1e-5)
     assert_same_weights(run["state"], state, 2e-4 if "adamw" in ONLY_3[name].optimizer else 1e-5)
+
+
+@pytest.mark.parametrize("name", ["dropout-checkpointed", "dropout-reentrant"])
+def test_recomputing_in_stage_3_draws_the_same_dropout(found: Any, name: str) -> None:
+    plain, run = found["dropout"], found[name]
+    assert run["losses"] == pytest.approx(plain["losses"], rel=1e-5)
+    assert run["norms"] == pytest.approx(plain["norms"], rel=1e-5)
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -16,6 +16,7 @@ from ftkit.data.values import IGNORED, Batch
 from ftkit.model.build import build_net
 from ftkit.model.checkpointing import checkpoint_blocks
 from ftkit.model.load import load_net
+from ftkit.model.plan import TokenPlan
 from ftkit.objective.sft import sft_loss
 from ftkit.optim.build import build_optimizer
 from ftkit.optim.groups import group_builder
@@ -27,6 +28,9 @@ KINDS: Mapping[str, dict[str, Any]] = {
     "lora": {"adapter": "lora"},
     "qlora": {"adapter": "qlora", "load_in_4bit": True},
     "wide-qlora": {"adapter": "qlora", "load_in_4bit": True, "lora_r": 64},
+    "int8": {"adapter": "lora", "load_in_8bit": True},
+    "dropout": {"adapter": "qlora", "load_in_4bit": True, "lora_dropout": 0.2},
+    "new-rows": {"adapter": "lora", "tokenizer_length": 101, "tokens": TokenPlan(97, {97: (), 98: (3, 4), 99: ()})},
     "dora": {"adapter": "qlora", "load_in_4bit": True, "peft_use_dora": True},
     "embeddings": {
         "adapter": "lora",
@@ -87,6 +91,7 @@ def train(case: Case, ready: Ready, steps: range, rank: int, size: int, *, alone
     """Losses of all ranks together and gradient norms; `alone` computes every rank's micro-batches in one process."""
     losses, norms = [], []
     for step in steps:
+        torch.manual_seed(100 * step + rank)
         everybody = [micro_batches(case, step, other) for other in range(size)]
         tokens = sum(batch.num_target_tokens for batches in everybody for batch in batches)
         mine = [batch for batches in everybody for batch in batches] if alone else everybody[rank]
@@ -106,13 +111,15 @@ def train(case: Case, ready: Ready, steps: range, rank: int, size: int, *, alone
 def micro_batches(case: Case, step: int, rank: int) -> list[Batch]:
     """One rank's share of a step: documents of uneven length; rank 1 has no target token in every third step."""
     random = np.random.default_rng([step, rank])
-    return [batch(random, case.documents, trained=not (rank and step % 3 == 2)) for _ in range(case.accumulation)]
+    return [batch(random, case, trained=not (rank and step % 3 == 2)) for _ in range(case.accumulation)]
 
 
-def batch(random: np.random.Generator, documents: int, *, trained: bool) -> Batch:
+def batch(random: np.random.Generator, case: Case, *, trained: bool) -> Batch:
     """Random documents end to end."""
-    lengths = random.integers(4, 16, documents)
+    lengths = random.integers(4, 16, case.documents)
     ids = torch.from_numpy(random.integers(3, 97, int(lengths.sum())))[None]
+    if case.kind == "new-rows":
+        ids[:, ::3] = torch.from_numpy(random.integers(97, 101, ids[:, ::3].shape))
     labels = ids.clone()
     labels[torch.from_numpy(random.random(labels.shape) < (0.4 if trained else 2.0))] = IGNORED
     borders = np.concatenate([[0], np.cumsum(lengths)])
