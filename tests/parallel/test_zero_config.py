@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,15 @@ from ftkit.errors import BackendError
 from ftkit.parallel.zero_config import deepspeed_dict, stage_of
 from ftkit.recipe.deepspeed import WELL_KNOWN, well_known
 
+SHIPPED = [str(path) for path in (Path(__file__).resolve().parents[2] / "deepspeed_configs").glob("*.json")]
+
 
 def given(**more: Any) -> dict[str, Any]:
     return {"zero_optimization": {"stage": 2, **more.pop("zero", {})}, **more}
+
+
+def test_there_are_shipped_files() -> None:
+    assert len(SHIPPED) >= 4
 
 
 def test_clipping_is_always_written() -> None:
@@ -60,11 +67,11 @@ def test_the_old_word_for_offloading_is_understood() -> None:
     }
 
 
-@pytest.mark.parametrize("name", WELL_KNOWN)
-def test_every_well_known_file_is_taken_by_deepspeed(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [*WELL_KNOWN, *SHIPPED])
+def test_every_well_known_and_every_shipped_file_is_taken_by_deepspeed(name: str) -> None:
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
-    config = well_known(name)
+    config = json.loads(Path(name).read_text()) if name in SHIPPED else well_known(name)
     assert config is not None
     made = deepspeed_dict(config)["zero_optimization"]
     assert int(DeepSpeedZeroConfig(**made).stage) == stage_of(config)

@@ -137,7 +137,9 @@ def shards(world: World, case: Case, model: Path) -> dict[str, Any]:
         if p.dtype == torch.uint8
     }
     total, local = sum(p.ds_numel * p.element_size() for p in net.parameters()), bytes_of(net.parameters())
-    (batch,) = micro_batches(case, 0, dist.get_rank())
+    ready.backend = backend
+    steps(case, ready, range(2))  # from the third on DeepSpeed knows what is used when, and might keep it
+    (batch,) = micro_batches(case, 2, dist.get_rank())
     with forward:
         loss, _ = sft_loss(ready.module, batch)
     kept = [t.untyped_storage().nbytes() for t in saved_tensors(loss) if t.dtype == torch.uint8]

@@ -40,6 +40,15 @@ def test_numbers_in_a_file_must_agree_with_the_recipe(tmp_path):
     assert message == ("ds.json says gradient_accumulation_steps: 8, the recipe gradient_accumulation_steps: 4")
 
 
+def test_the_precision_in_a_file_must_agree_with_the_recipe(tmp_path):
+    (tmp_path / "ds.json").write_text(json.dumps({"bf16": {"enabled": True}, "fp16": {"enabled": "auto"}}))
+    _, [(severity, code, message)] = read("deepspeed: ds.json\nbf16: false\nfp16: true\n", tmp_path / "r.yml")
+    assert (severity, code) == ("error", "deepspeed-contradicts-recipe")
+    assert message == "ds.json says bf16.enabled: true, the recipe bf16: false"
+    for agrees in ("bf16: auto\n", "bf16: true\n", ""):
+        assert read(f"deepspeed: ds.json\n{agrees}", tmp_path / "r.yml")[1] == []
+
+
 def test_a_file_that_is_not_json_is_an_error(tmp_path):
     (tmp_path / "ds.json").write_text("{")
     _, [(severity, _, message)] = read("deepspeed: ds.json\n", tmp_path / "r.yml")

@@ -44,6 +44,7 @@ SAME_NUMBERS: Mapping[str, str] = MappingProxyType(
         "optimizer.params.weight_decay": "weight_decay",
     }
 )
+SAME_SWITCHES: Mapping[str, str] = MappingProxyType({"bf16.enabled": "bf16", "fp16.enabled": "fp16"})
 # Words of accelerate's configuration: those that say something here, and why the others say nothing.
 OF_ACCELERATE = (
     "zero_stage",
@@ -148,16 +149,21 @@ def well_known(path: str) -> Mapping[str, Any] | None:
 
 
 def compare(source: Source, path: str, config: Mapping[str, Any]) -> None:
-    """Refuse numbers in a file that differ from the recipe's."""
-    for theirs, ours in SAME_NUMBERS.items():
+    """Refuse numbers and precisions in a file that differ from the recipe's."""
+    for theirs, ours in {**SAME_NUMBERS, **SAME_SWITCHES}.items():
         inside: Any = config
         for step in theirs.split("."):
             inside = inside.get(step) if isinstance(inside, Mapping) else None
-        mine = source.data.get(ours)
-        if inside in (None, "auto") or mine is None or as_number(inside) == as_number(mine):
+        mine, read = source.data.get(ours), flag if theirs in SAME_SWITCHES else as_number
+        if inside in (None, "auto") or mine in (None, "auto") or read(inside) == read(mine):
             continue
-        message = f"{path} says {theirs}: {inside}, the recipe {ours}: {mine}"
+        message = f"{path} says {theirs}: {in_words(inside)}, the recipe {ours}: {in_words(mine)}"
         source.note("deepspeed-contradicts-recipe", ("deepspeed",), message, f'write "{theirs}": "auto" in that file')
+
+
+def in_words(value: Any) -> str:
+    """A value as JSON and YAML have it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def from_accelerate(source: Source, value: Mapping[str, Any], *, lenient: bool) -> None:
