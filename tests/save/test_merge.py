@@ -15,7 +15,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from test_export import CPU
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
 
 from ftkit.errors import CheckpointError, ModelError
 from ftkit.model.build import build_net
@@ -390,3 +390,20 @@ def test_broken_adapters_are_refused(tmp_path: Path) -> None:
     save_file(tensors | {name: tensors[name] * float("nan")}, file)
     with pytest.raises(ModelError, match=r"q_proj.weight: a merged weight is not finite"):
         merge(base, tmp_path / "adapter", tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["4bit", "8bit"])
+def test_a_base_that_is_quantized_in_its_files_is_dequantized(tmp_path: Path, kind: str) -> None:
+    plain = tiny_model(tmp_path / "plain")
+    options = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"} if kind == "4bit" else {"load_in_8bit": True}
+    quantized = AutoModelForCausalLM.from_pretrained(
+        plain, dtype=torch.float32, quantization_config=BitsAndBytesConfig(**options)
+    )
+    quantized.save_pretrained(tmp_path / "base")
+    trained(plain, tmp_path / "adapter")
+    net = quantized_net(tmp_path / "base", tmp_path / "adapter", QuantizationSection())
+    merge(tmp_path / "base", tmp_path / "adapter", tmp_path / "out")
+    torch.testing.assert_close(logits(load(tmp_path / "out")), logits(net), rtol=1e-3, atol=1e-3)
+    assert (logits(net) - logits(load(plain))).abs().max() > 0.01
+    assert "quantization_config" not in json.loads((tmp_path / "out" / "config.json").read_text())
+    assert names_in(tmp_path / "out") == names_in(plain)

@@ -162,7 +162,7 @@ def report_of(
         "bytes": sum((out / name).stat().st_size for name in files),
         "dtype": str(merged.dtype).removeprefix("torch."),
         "base": request.model.base_model,
-        "base_as": f"{base.quantizer}, dequantized" if base.quantizer else "published",
+        "base_as": base.kind,
         "adapter": str(request.adapter),
         "kind": f"{kind} r {config.r}",
         "adapted": len(merged.adapter.changes),
@@ -176,7 +176,7 @@ def report_of(
 
 def facts_of(report: dict[str, Any], found: Difference | None) -> dict[str, str]:
     """The report for people."""
-    how = "as it was trained on: " if report["base_as"] != "published" else "as "
+    how = "as it was trained on: " if "dequantized" in report["base_as"] else "as "
     facts = {
         "base": f"{report['base']}, {how}{report['base_as']}",
         "adapter": f"{report['adapter']}, {report['kind']} on {report['adapted']} modules"

@@ -50,7 +50,8 @@ class Base:
         shapes = {name: tuple(value.shape) for name, value in self.state.items() if name not in self.tied}
         self.origins = find_origins(self.net, self.weights, shapes, self.tied)
         self.quantizer, self.quantized = None, None
-        if quantization is not None:
+        self.is_packed = bool(self.weights.packed)  # quantized in its files; reading them gives what was trained on
+        if quantization is not None and not self.is_packed:
             self.quantizer, self.quantized = quantized_net(model, quantization)
 
     def __contains__(self, name: str) -> bool:
@@ -76,6 +77,14 @@ class Base:
             stored = module.encode(value)
             return module.decode([stored[part] for part in module.stored_names], torch.float32)
         return value
+
+    @property
+    def kind(self) -> str:
+        """Which values of the base are merged into, in words."""
+        if self.is_packed:
+            kinds = sorted({packed.kind for packed in self.weights.packed.values()})
+            return f"{', '.join(kinds)} as published, dequantized"
+        return f"{self.quantizer}, dequantized" if self.quantizer else "published"
 
     @property
     def dtype(self) -> torch.dtype:
