@@ -50,7 +50,9 @@ def test_a_key_that_changes_what_is_learned_is_refused(tmp_path: Path) -> None:
     file.write_text(TEXT + "neftune_noise_alpha: 5\nlora_target_parameters: [w]\n", encoding="utf8")
     with pytest.raises(RecipeError) as caught:
         fit_to_machine(load_recipe(file), Machine("cpu", bf16=False))
-    assert "does not serve these keys yet\n  lora_target_parameters: ('w',)\n  neftune_noise_alpha: 5" in str(caught.value)
+    assert "does not serve these keys yet\n  lora_target_parameters: ('w',)\n  neftune_noise_alpha: 5" in str(
+        caught.value
+    )
 
 
 def test_a_key_of_convenience_is_listed(tmp_path: Path) -> None:

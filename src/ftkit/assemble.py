@@ -66,7 +66,7 @@ def load_model(
     device, training = backend.world.device, recipe.training
     make_optimizer = build_optimizer(recipe.optimization, device)
     schedule = build_schedule(recipe.optimization, inputs.steps.num_steps)
-    net = build_net(plan, dtype=numbers.weights, trained=numbers.trained)
+    net = build_net(plan, dtype=numbers.weights, trained=numbers.trained, unfrozen=training.unfrozen_parameters)
     flops = flops_per_token(net)
     recompute = training.gradient_checkpointing
     reentrant = bool(training.gradient_checkpointing_kwargs.get("use_reentrant", False))

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 def start_facts(recipe: Recipe, inputs: Inputs, plan: ModelPlan, world: World, numbers: Precision) -> dict[str, str]:
     """What is about to run."""
     report, steps = inputs.prepared.report, inputs.steps
-    how = "all weights" if plan.adapter is None else f"LoRA r {plan.adapter.r} on {len(plan.adapted)} linears"
+    chosen = recipe.training.unfrozen_parameters
+    all_or_some = f"what matches {', '.join(chosen)}" if chosen else "all weights"
+    how = all_or_some if plan.adapter is None else f"LoRA r {plan.adapter.r} on {len(plan.adapted)} linears"
     stored = f", base in {plan.quantizer.words}" if plan.quantizer else ""
     dropped = ", ".join(f"{count} {reason}" for reason, count in report.dropped.items())
     share = sum(report.trained_tokens.values()) / max(report.tokens, 1)

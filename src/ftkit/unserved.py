@@ -43,7 +43,6 @@ REFUSED = frozenset(
         "lora_target_parameters",
         "model_quantization_config",
         "neftune_noise_alpha",
-        "unfrozen_parameters",
     }
 )
 REFUSED_OF_DATASETS: frozenset[str] = frozenset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -11,12 +12,19 @@ from transformers import PreTrainedModel
 from ftkit.catalog import QUANTIZERS, load
 from ftkit.model import qat
 from ftkit.model.adapter import inject
+from ftkit.model.freezing import freeze_others
 from ftkit.model.naming import is_adapter
 from ftkit.model.plain import plain_net
 from ftkit.model.plan import ModelPlan
 
 
-def build_net(plan: ModelPlan, *, dtype: torch.dtype, trained: torch.dtype = torch.float32) -> PreTrainedModel:
+def build_net(
+    plan: ModelPlan,
+    *,
+    dtype: torch.dtype,
+    trained: torch.dtype = torch.float32,
+    unfrozen: Sequence[str] = (),
+) -> PreTrainedModel:
     """Build the net of `plan` without weights; `load_net` fills it.
 
     The class stays transformers' own (LlamaForCausalLM ...), so parameter names stay transformers' with PEFT's
@@ -26,6 +34,7 @@ def build_net(plan: ModelPlan, *, dtype: torch.dtype, trained: torch.dtype = tor
         plan: from `plan_model`.
         dtype: of all float parameters but the adapter's; buffers keep what their model gives them.
         trained: of the adapter's parameters.
+        unfrozen: patterns of the parameters that are trained without an adapter; none for all.
     """
     net = plain_net(plan.config, dtype=dtype, trust_remote_code=plan.trust_remote_code)
     if plan.quantizer is not None:
@@ -36,6 +45,8 @@ def build_net(plan: ModelPlan, *, dtype: torch.dtype, trained: torch.dtype = tor
         qat.prepare(net, plan.qat)
     for name, parameter in net.named_parameters():
         parameter.requires_grad_(parameter.is_floating_point() and (plan.adapter is None or is_adapter(name)))
+    if unfrozen and plan.adapter is None:
+        freeze_others(net, unfrozen, dict(plan.tied))
     return net
 
 
