@@ -68,7 +68,8 @@ def test_one_end_of_a_tie_trains_both(saved: Saved, pattern: str) -> None:
         (
             "model.layers.1.block_sparse_moe.gate",
             "unfrozen_parameters: no parameter of GPT2LMHeadModel has a name that begins so, "
-            "got model.layers.1.block_sparse_moe.gate\nhelp: there are: lm_head.weight, transformer.h.N.attn.c_attn.bias, ",
+            "got model.layers.1.block_sparse_moe.gate\n"
+            "help: there are: lm_head.weight, transformer.h.N.attn.c_attn.bias, ",
         ),
         (
             "wte.weight[:50]",
