@@ -27,6 +27,7 @@ FORMATS: Mapping[str, str] = {
     "query_response": "ftkit.data.formats.history:build",
     "pretokenized": "ftkit.data.formats.pretokenized:build",
     "gpteacher": "ftkit.data.formats.alpaca:build_gpteacher",
+    "reflection": "ftkit.data.formats.reflection:build",
     "completion": "ftkit.data.formats.completion:build",
     "pretrain": "ftkit.data.formats.completion:build",
     "input_output": "ftkit.data.formats.input_output:build",

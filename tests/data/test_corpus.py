@@ -53,10 +53,10 @@ SETS: dict[str, dict[str, Any]] = {
 }
 # Files that hold no rows to fine-tune on as they stand: each refused with a way on.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "ms_swift_math_rft.json": ({"type": "alpaca"}, "the row has no column 'instruction'"),
-    "roleplay_nurse_zh.jsonl": ({"type": "sharegpt"}, "the row has no column 'conversations'"),
+    "ms_swift_math_rft.json": ({"type": "alpaca"}, "write its rows one a line: jq -c '.[]'"),
+    "roleplay_nurse_zh.jsonl": ({"type": "sharegpt"}, "to train on that text: type: completion, field: system_prompt"),
     "mllm_images.json": ({"type": "chat_template"}, "the row has images, and only text can be trained on"),
-    "dpo_zh_sharegpt.json": ({"type": "sharegpt"}, "nothing to train on"),
+    "dpo_zh_sharegpt.json": ({"type": "sharegpt"}, "put the chosen answer behind the turns of its row"),
 }
 CHATS = [
     name for name, keys in SETS.items() if keys["type"] in ("sharegpt", "chat_template", "oasst", "query_response")

@@ -31,7 +31,7 @@ from ftkit.data.chat.choose import NamedTemplate, build_renderer, choose_templat
 from ftkit.data.chat.renderer import Renderer
 from ftkit.data.encode import Encoded, FastEncoder, Marked, fast_encoder
 from ftkit.data.ends import check_ends, with_eos
-from ftkit.data.formats.fields import Formatter, likely_type
+from ftkit.data.formats.fields import Formatter, columns_of, likely_type
 from ftkit.data.formats.links import join_links
 from ftkit.data.formats.thinking import check_reasoning
 from ftkit.data.leftovers import remove_leftovers
@@ -49,6 +49,7 @@ from ftkit.recipe.section.data import DataSection, DatasetSection
 
 CONVERSATIONS = ("sharegpt", "chat_template", "query_response", "oasst")  # types whose rows need a chat template
 NEVER = ", in any document: the chat template writes none behind an earlier turn of the model, and none ends a row"
+ANSWER_APART = "nothing to train on before the answer in `chosen`"  # of preference data
 ROWS_PER_BATCH = 512  # tokenized together: enough work for all cores, little enough to hold
 CHARACTERS_PER_BATCH = 1 << 20  # the same for long rows; a token in work takes some hundred bytes
 
@@ -207,7 +208,7 @@ def _told_by_rows(source: Source, path: str) -> str:
         where=path,
         help=f"row 1 has `{column}`; did you mean type: {type_}?"
         if type_
-        else f"name one: {', '.join(sorted(catalog.FORMATS))} (row 1 has {', '.join(first.values)})",
+        else f"name one: {', '.join(sorted(catalog.FORMATS))} (row 1 has {columns_of(first)})",
     )
 
 
@@ -320,7 +321,7 @@ class _Job:
             if marked.spans:
                 yield marked
             else:
-                account.drop("nothing to train on")
+                account.drop(ANSWER_APART if "chosen" in row.values else "nothing to train on")
 
     def _sound(self, marked: Marked, encoded: Encoded, account: SetAccount, rejected: list[Rejected]) -> bool:
         """Whether a document keeps every invariant that is not allowed to fail; what is allowed is counted."""
@@ -403,5 +404,8 @@ def _nothing_left(account: SetAccount, sequence_len: int) -> DataError:
         f"none of the {account.rows} rows can be trained on ({reasons}; longest row {account.longest} tokens, "
         f"sequence_len {sequence_len})",
         where=account.path,
-        help="raise sequence_len, or check roles_to_train and the rows",
+        help="put the chosen answer behind the turns of its row, or into the column of the answer; preferences are not"
+        " trained on"
+        if ANSWER_APART in account.dropped
+        else "raise sequence_len, or check roles_to_train and the rows",
     )

@@ -29,7 +29,8 @@ OF_FORMAT: Mapping[str, frozenset[str]] = MappingProxyType(
         "query_response": frozenset({"field_instruction", "field_output", "field_system", "system_prompt"}),
         "oasst": frozenset(),
         **dict.fromkeys(
-            ("alpaca", "alpaca_chat", "alpaca_w_system", "context_qa", "gpteacher"), frozenset(COLUMNS.split())
+            ("alpaca", "alpaca_chat", "alpaca_w_system", "context_qa", "gpteacher", "reflection"),
+            frozenset(COLUMNS.split()),
         ),
         "custom": frozenset(),
         "completion": frozenset({"field"}),

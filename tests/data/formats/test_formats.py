@@ -176,6 +176,36 @@ def test_alpaca_relatives_differ_by_columns_and_prompt() -> None:
     assert own == orca
 
 
+def test_reflection_trains_thought_reflection_and_correction() -> None:
+    row = {"instruction": "a", "output": "b", "reflection": "c {x}", "corrected": "d"}
+    (prompt, is_trained), answer = segments("reflection", row)
+    assert prompt.startswith("Below is an instruction that describes a task. You, the Assistant, should generate")
+    assert prompt.endswith("as augmentations to the generation\n\n### Instruction:\na\n\n### Response:\n")
+    assert not is_trained
+    assert answer == ("### Thought:\nb\n\n### Agent Reflection:\nc {x}\n\n### Final Response:\nd", True)
+    (prompt, _), _ = segments("reflection", row | {"input": "i"}, field_instruction="output")
+    assert "further context. You, the Assistant" in prompt
+    assert prompt.endswith("### Instruction:\nb\n\n### Input:\ni\n\n### Response:\n")
+    missing = {name: text for name, text in row.items() if name != "reflection"}
+    assert refused("reflection", missing).startswith("rows.jsonl:3: the row has no column 'reflection'")
+    assert "did you mean type: reflection?" in refused("sharegpt", row)
+
+
+def test_a_row_of_many_columns_names_some_of_them() -> None:
+    message = refused("alpaca", {f"c{number}": 1 for number in range(20)})
+    assert message.endswith("(the row has: c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 and 8 more)")
+    assert refused("alpaca", {"words": "a"}).endswith(
+        "the row has 'words' alone; to train on that text: type: completion, field: words"
+    )
+
+
+def test_an_object_of_named_rows_is_told_from_a_row() -> None:
+    assert refused("alpaca", {"one": {"instruction": "a"}, "two": {"instruction": "b"}}) == (
+        "rows.jsonl:3: the file is one object of 2 named rows, not a list of rows\n"
+        "help: write its rows one a line: jq -c '.[]' rows.jsonl > rows_rows.jsonl"
+    )
+
+
 def test_completion_trains_one_column() -> None:
     assert segments("completion", {"text": "a"}) == segments("pretrain", {"x": "a"}, field="x") == [("a", True)]
 

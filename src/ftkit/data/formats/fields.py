@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ftkit.data.values import Conversation, Row, Segments, Tokens
@@ -21,9 +22,11 @@ TELLING = (
     ("parent_id", "oasst"),
     ("parent_message_id", "oasst"),
     ("query", "query_response"),
+    ("corrected", "reflection"),
     ("instruction", "alpaca"),
     ("text", "completion"),
 )
+MOST_SHOWN = 12  # columns in a message
 
 
 def text_field(row: Row, name: str, *, optional: bool = False) -> str:
@@ -74,12 +77,26 @@ def as_text(value: Any, what: str, row: Row) -> str:
 
 def missing_column(row: Row, name: str) -> DataError:
     """The error for an absent column, with the type that this row looks like."""
-    found = ", ".join(row.values) or "none"
+    if len(row.values) > 1 and all(isinstance(value, Mapping) and value for value in row.values.values()):
+        return DataError(
+            f"the file is one object of {len(row.values):,} named rows, not a list of rows",
+            where=str(row.where),
+            help=f"write its rows one a line: jq -c '.[]' {row.where.file} > {Path(row.where.file).stem}_rows.jsonl",
+        )
+    found = columns_of(row)
     column, type_ = likely_type(row)
     help_ = f"name the column in this data set's entry (the row has: {found})"
     if type_:
         help_ = f"the row has {column!r}: did you mean type: {type_}? All its columns: {found}"
+    elif len(row.values) == 1 and isinstance(row.values[found], str):
+        help_ = f"the row has {found!r} alone; to train on that text: type: completion, field: {found}"
     return DataError(f"the row has no column {name!r}", where=str(row.where), help=help_)
+
+
+def columns_of(row: Row) -> str:
+    """The names of a row's columns, for a message."""
+    shown = ", ".join(list(row.values)[:MOST_SHOWN]) or "none"
+    return shown if len(row.values) <= MOST_SHOWN else f"{shown} and {len(row.values) - MOST_SHOWN:,} more"
 
 
 def likely_type(row: Row) -> tuple[str, str]:

@@ -23,6 +23,15 @@ from ftkit.errors import DataError
 
 SECONDS_TO_ANSWER = 10
 CHUNK_BYTES = 1 << 20
+PACKAGES = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+}
 
 
 def is_remote(path: str) -> bool:
@@ -49,11 +58,21 @@ def fetch(address: str, data_files: Sequence[str], downloads: Path, endings: Col
                 if one.startswith(("http://", "https://"))
                 else _through_fsspec(one, downloads, endings)
             )
-    except (ImportError, ValueError) as unknown:
+    except ImportError as absent:
+        kind = address.partition("://")[0]
+        package = PACKAGES.get(kind)
+        raise DataError(
+            f"{kind}:// needs the package {package}, which is not installed"
+            if package
+            else f"this kind of address cannot be read: {absent}",
+            where=address,
+            help=f"pip install {package}" if package else "install what the message names, or copy the file here",
+        ) from absent
+    except ValueError as unknown:
         raise DataError(
             f"this kind of address cannot be read: {unknown}",
             where=address,
-            help="install what the message names (s3:// needs s3fs, gs:// needs gcsfs), or copy the file here",
+            help="use http(s)://, s3://, gs:// or another kind that fsspec knows, or copy the file here",
         ) from unknown
     except OSError as absent:
         raise DataError(
@@ -70,7 +89,8 @@ def _from_web(address: str, downloads: Path) -> dict[Path, str]:
         version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
         target = _target(downloads, address, version or "", Path(urlsplit(address).path).name)
         if version is None or not target.is_file():
-            _write(target, answer)
+            length = answer.headers.get("Content-Length")
+            _write(target, answer, int(length) if length else None)
     return {target: address}
 
 
@@ -104,7 +124,7 @@ def _copied(system: Any, path: str, downloads: Path) -> tuple[Path, str]:
     if not target.is_file():
         opened: Callable[[], AbstractContextManager[Any]] = lambda: system.open(path, "rb")  # noqa: E731
         with opened() as source:
-            _write(target, source)
+            _write(target, source, system.size(path))
     return target, address
 
 
@@ -114,14 +134,23 @@ def _target(downloads: Path, address: str, version: str, name: str) -> Path:
     return downloads / f"{digest}-{name}"
 
 
-def _write(target: Path, source: Any) -> None:
-    """Copy under a passing name, then rename: half a file never looks like a whole one."""
+def _write(target: Path, source: Any, num_bytes: int | None) -> None:
+    """Copy under a passing name, then rename: half a file never looks like a whole one.
+
+    Args:
+        num_bytes: that there are, if known.
+
+    Raises:
+        OSError: there came fewer; a connection that breaks off looks like the end.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     passing = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         with passing.open("wb") as file:
             hold(file)
             shutil.copyfileobj(source, file, CHUNK_BYTES)
+            if num_bytes is not None and file.tell() != num_bytes:
+                raise OSError(f"the connection broke off after {file.tell():,} of {num_bytes:,} bytes")
         passing.replace(target)
     finally:
         passing.unlink(missing_ok=True)
