@@ -69,7 +69,7 @@ def test_a_killed_run_is_taken_up_and_ends_like_one_that_was_not(
     assert made(files, chatml, tmp_path, lambda rows, _: None, **keys).report.train.cache.startswith("hit")
 
 
-@pytest.mark.parametrize("name", ["progress.json", "chunk-0/tokens.npy"])
+@pytest.mark.parametrize("name", ["progress.json", "chunk-0/tokens.npy", "chunk-0/rejected.jsonl"])
 def test_work_that_the_disk_spoilt_is_begun_anew(tmp_path: Path, files: list[Path], chatml: Any, name: str) -> None:
     def kill(rows: int, _: int | None) -> None:
         if rows > ROWS_PER_CHUNK * 1.2:

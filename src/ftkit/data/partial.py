@@ -1,7 +1,7 @@
 """Work on a part that is not done: documents and counts are written out now and then, and taken up after a kill.
 
 In a folder beside the cache's, under the lock of that cache folder:
-    chunk-N/        the documents added since the chunk before, in the arrays of `store.py`
+    chunk-N/        the documents added since the chunk before, in the arrays of `store.py`, and the rows left out
     progress.json   how far the rows were read when the last chunk was written, and every count up to there
 `progress.json` is replaced in one step, after its chunk is whole; a chunk that it does not know of is written anew.
 Tokens leave memory with each chunk, so that a set larger than memory can be prepared.
@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from ftkit.data.accounts import Rejected, SetAccount
+from ftkit.data.accounts import Rejected, SetAccount, write_rejected
 from ftkit.data.proof import PromptSample
 from ftkit.data.store import ARRAYS, ExampleStore, StoreWriter, open_store, save_store
 
 PROGRESS = "progress.json"
+REJECTED = "rejected.jsonl"
 ROWS_PER_CHUNK = 8192  # some seconds of work
 TOKENS_PER_CHUNK = 1 << 22  # 20 MB, however long the rows
 
@@ -50,6 +51,7 @@ class Work:
     code: str = ""
     _chunks: int = 0
     _rows_saved: int = 0
+    _rejected_saved: int = 0
 
     @property
     def rows(self) -> int:
@@ -93,11 +95,12 @@ class Work:
         chunk = self.folder / f"chunk-{self._chunks}"
         chunk.mkdir(parents=True, exist_ok=True)
         save_store(self.writer.take(), chunk)
-        self._chunks, self._rows_saved = self._chunks + 1, self.rows
+        write_rejected(chunk / REJECTED, self.rejected[self._rejected_saved :])
+        self._chunks, self._rows_saved, self._rejected_saved = self._chunks + 1, self.rows, len(self.rejected)
         progress = {
             "code": self.code,
             "accounts": [asdict(account) for account in self.accounts],
-            "rejected": [asdict(row) for row in self.rejected],
+            "rejected": len(self.rejected),
             "done": self.done,
             "sample": {"rows": self.sample.rows, "seen": list(self.sample.seen.items())},
             "files": self.writer.files,
@@ -128,11 +131,14 @@ def _read(folder: Path, *, unique: bool, code: str) -> Work:
     progress = json.loads((folder / PROGRESS).read_text(encoding="utf8"))
     for number in range(progress["chunks"]):
         open_store(folder / f"chunk-{number}", ())
+    rejected = [row for number in range(progress["chunks"]) for row in _left_out(folder / f"chunk-{number}" / REJECTED)]
+    if len(rejected) != progress["rejected"]:
+        raise ValueError(f"rows left out are missing, got {folder}")
     seen = {_tuples(shape): count for shape, count in progress["sample"]["seen"]}
     work = Work(
         folder,
         [SetAccount(**account) for account in progress["accounts"]],
-        [Rejected(**row) for row in progress["rejected"]],
+        rejected,
         progress["done"],
         PromptSample(seen, progress["sample"]["rows"]),
         StoreWriter(_files={file: number for number, file in enumerate(progress["files"])}),
@@ -140,10 +146,17 @@ def _read(folder: Path, *, unique: bool, code: str) -> Work:
         _chunks=progress["chunks"],
     )
     work.resumed = work._rows_saved = work.rows
+    work._rejected_saved = len(rejected)
     if unique:
         for tokens, trained in _documents(folder, work._chunks):
             work.writer.is_new(tokens, trained)
     return work
+
+
+def _left_out(file: Path) -> list[Rejected]:
+    if not file.is_file():
+        return []
+    return [Rejected(**json.loads(line)) for line in file.read_text(encoding="utf8").split("\n") if line]
 
 
 def _tuples(value: Any) -> Any:
