@@ -51,3 +51,23 @@ def test_without_weights_every_document_is_used(tmp_path: Path, chatml: Any) -> 
 def test_a_weight_beside_none_is_refused(tmp_path: Path, chatml: Any) -> None:
     with pytest.raises(DataError, match=r"b.jsonl: some data sets of the mixture have a weight and this one has none"):
         mixed(tmp_path, chatml, {"a": (3, 1), "b": (7, None)})
+
+
+def test_weights_count_what_shards_leave_and_shards_part_the_set(tmp_path: Path, chatml: Any) -> None:
+    for name, num_rows in {"a": 41, "b": 30}.items():
+        rows = "\n".join(json.dumps({"text": f"{name} {number}"}) for number in range(num_rows))
+        (tmp_path / f"{name}.jsonl").write_text(rows, "utf8")
+
+    def run(index: int, weight: float) -> Prepared:
+        a = DatasetSection(path=str(tmp_path / "a.jsonl"), type="completion", shards=4, shards_idx=index, weight=weight)
+        b = DatasetSection(path=str(tmp_path / "b.jsonl"), type="completion", weight=1)
+        data = DataSection(datasets=(a, b), sequence_len=64)
+        return prepare(data, chatml, cache_dir=tmp_path / "cache", sequence_len=64, seed=1)
+
+    parts = [run(index, 1) for index in range(4)]
+    assert [names(part) for part in parts] == [{"a": 11, "b": 11}, *[{"a": 10, "b": 10}] * 3]
+    lines = [[one.where.line for one in part.train if one.where.file.endswith("a.jsonl")] for part in parts]
+    assert lines == [list(range(index + 1, 42, 4)) for index in range(4)]
+    other = run(0, 0.5)
+    assert other.report.train.cache == "hit"  # the choice is made from documents that are prepared already
+    assert names(other) == {"a": 11, "b": 22}
