@@ -113,16 +113,19 @@ def make_folder(folder: Path) -> None:
         )
 
 
-def write_cache(folder: Path, store: ExampleStore, report: PartReport, parts: Mapping[str, Any]) -> None:
+def write_cache(
+    folder: Path, store: ExampleStore, report: PartReport, parts: Mapping[str, Any], made: Path | None = None
+) -> None:
     """Write a part's arrays and report under a passing name, then give the folder its own.
 
     Args:
         parts: what the folder's name is made of, kept so that a later miss can say what changed.
+        made: a folder where the arrays lie already, see `save_store`.
     """
     passing = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(passing, ignore_errors=True)
     passing.mkdir(parents=True)
-    save_store(store, passing)
+    save_store(store, passing, made)
     meta = {"files": store.files, "report": report.to_json()}
     (passing / META).write_text(json.dumps(meta, indent=1, ensure_ascii=False), encoding="utf8")
     (passing / KEY).write_text(json.dumps(described(parts)), encoding="utf8")

@@ -38,6 +38,7 @@ class Work:
         done: data sets that are done.
         sample: of the data set in work.
         resumed: rows that were taken over from a run that was killed.
+        whole: where `store` laid all documents, if they had been written out.
         code: of this version, kept with the work: another version cannot go on with it.
     """
 
@@ -49,6 +50,7 @@ class Work:
     writer: StoreWriter = field(default_factory=StoreWriter)
     resumed: int = 0
     code: str = ""
+    whole: Path | None = None
     _chunks: int = 0
     _rows_saved: int = 0
     _rejected_saved: int = 0
@@ -80,7 +82,7 @@ class Work:
         if self.folder is None or not self._chunks:
             return self.writer.take()
         self._write()
-        whole = self.folder / "whole"
+        self.whole = whole = self.folder / "whole"
         whole.mkdir(exist_ok=True)
         _join([self.folder / f"chunk-{number}" for number in range(self._chunks)], whole)
         return open_store(whole, self.writer.files)

@@ -255,7 +255,7 @@ class _Job:
             except DataError:
                 work.discard()
                 raise
-            write_cache(folder, store, report, parts)
+            write_cache(folder, store, report, parts, work.whole)
             work.discard()
             written = read_cache(folder)
         return (written[0], report) if written else (store, report)

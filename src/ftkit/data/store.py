@@ -135,10 +135,21 @@ def _over(
 ARRAYS = ("tokens", "trained", "borders", "origins")
 
 
-def save_store(store: ExampleStore, folder: Path) -> None:
-    """Write the four arrays of a whole store into `folder`."""
+def save_store(store: ExampleStore, folder: Path, made: Path | None = None) -> None:
+    """Write the four arrays of a whole store into `folder`.
+
+    Args:
+        made: a folder on the same disk where they lie already and from which they are moved, maps and all.
+    """
     for name in ARRAYS:
-        np.save(folder / f"{name}.npy", getattr(store, name))
+        file = f"{name}.npy"
+        if made is not None:
+            try:
+                (made / file).rename(folder / file)
+                continue
+            except OSError:  # Windows moves no file that is mapped
+                pass
+        np.save(folder / file, getattr(store, name))
 
 
 def open_store(folder: Path, files: Sequence[str]) -> ExampleStore:
