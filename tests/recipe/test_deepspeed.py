@@ -49,6 +49,19 @@ def test_the_precision_in_a_file_must_agree_with_the_recipe(tmp_path):
         assert read(f"deepspeed: ds.json\n{agrees}", tmp_path / "r.yml")[1] == []
 
 
+def test_keys_in_a_file_that_are_not_served_are_errors(tmp_path):
+    config = {"zero_optimization": {"stage": 2, "zero_quantized_gradients": True}, "optimizer": {"type": "AdamW"}}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    assert read("deepspeed: ds.json\n", tmp_path / "r.yml")[1] == [
+        ("error", "deepspeed-unserved", "ds.json says optimizer: a mapping, which ftkit does not serve"),
+        (
+            "error",
+            "deepspeed-unserved",
+            "ds.json says zero_optimization.zero_quantized_gradients: true, which ftkit does not serve",
+        ),
+    ]
+
+
 def test_a_file_that_is_not_json_is_an_error(tmp_path):
     (tmp_path / "ds.json").write_text("{")
     _, [(severity, _, message)] = read("deepspeed: ds.json\n", tmp_path / "r.yml")

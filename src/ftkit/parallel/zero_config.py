@@ -9,84 +9,11 @@ section DeepSpeed casts nothing, and every stage takes a net of float32, bfloat1
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from ftkit.errors import BackendError
+from ftkit.recipe.section.deepspeed_keys import HONOURED, HONOURED_OF_ZERO, unserved_keys
 
-# Said by the recipe; that the two agree was checked when it was read.
-OF_THE_RECIPE = frozenset(
-    {
-        "train_batch_size",
-        "train_micro_batch_size_per_gpu",
-        "gradient_accumulation_steps",
-        "gradient_clipping",
-        "bf16",
-        "bfloat16",
-        "fp16",
-    }
-)
-# Passed on as they are.
-HONOURED = frozenset(
-    {
-        "aio",
-        "comms_logger",
-        "communication_data_type",
-        "dump_state",
-        "flops_profiler",
-        "gradient_predivide_factor",
-        "memory_breakdown",
-        "prescale_gradients",
-        "steps_per_print",
-        "wall_clock_breakdown",
-        "zero_allow_untested_optimizer",
-        "zero_force_ds_cpu_optimizer",
-    }
-)
-HONOURED_OF_ZERO = frozenset(
-    {
-        "stage",
-        "allgather_bucket_size",
-        "allgather_partitions",
-        "contiguous_gradients",
-        "cpu_offload",
-        "ignore_unused_parameters",
-        "log_trace_cache_warnings",
-        "memory_efficient_linear",
-        "offload_optimizer",
-        "offload_param",
-        "overlap_comm",
-        "reduce_bucket_size",
-        "reduce_scatter",
-        "round_robin_gradients",
-        "stage3_allgather_sequential",
-        "stage3_max_live_parameters",
-        "stage3_max_reuse_distance",
-        "stage3_model_persistence_threshold",
-        "stage3_module_granularity_threshold",
-        "stage3_param_persistence_threshold",
-        "stage3_prefetch_bucket_size",
-        "stage3_use_all_reduce_for_fetch_params",
-        "sub_group_size",
-        "use_multi_rank_bucket_allreduce",
-    }
-)
-# Say nothing here: ftkit writes the result itself, from whole tensors.
-IDLE_OF_ZERO = frozenset({"stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save"})
-# Why a key that DeepSpeed knows cannot be honoured.
-REASONS: Mapping[str, str] = MappingProxyType(
-    {
-        "activation_checkpointing": "the recipe's gradient_checkpointing does that",
-        "amp": "the recipe's bf16 says the precision",
-        "optimizer": "the recipe's optimizer is used",
-        "scheduler": "the recipe's lr_scheduler is used",
-        "torch_autocast": "the recipe's bf16 says the precision",
-        "zero_optimization.compute_grad_norm": "the norm is reported and checked in every step",
-        "zero_optimization.zero_quantized_nontrainable_weights": "it would round the frozen weights once more",
-        "zero_optimization.zero_quantized_weights": "it would round the weights of every layer once more",
-        "zero_optimization.zero_quantized_gradients": "it would round the gradients",
-    }
-)
 BUCKET = 500_000_000  # elements; DeepSpeed's default
 
 
@@ -127,47 +54,14 @@ def deepspeed_dict(given: Mapping[str, Any], *, max_norm: float = 0.0, num_train
 
 
 def refuse(given: Mapping[str, Any]) -> None:
-    """Raise one error naming every key that asks for something ftkit does not do."""
-    zero = given.get("zero_optimization")
-    assert isinstance(zero, Mapping)
-    asked = {key: value for key, value in given.items() if key not in HONOURED | OF_THE_RECIPE | {"zero_optimization"}}
-    asked |= {f"zero_optimization.{k}": v for k, v in zero.items() if k not in HONOURED_OF_ZERO | IDLE_OF_ZERO}
-    wrong = [f"{key}: {shown(value)}{reason(key)}" for key, value in asked.items() if speaks(key, value)]
-    wrong += [
-        f"zero_optimization.{key}.device: {device} (weights and states are kept on GPUs or in host memory)"
-        for key in ("offload_param", "offload_optimizer")
-        if (device := dict(zero.get(key) or {}).get("device", "none")) not in ("none", "cpu")
-    ]
+    """Raise one error naming every key that asks for something ftkit does not do; `ftkit check` says the same."""
+    wrong = [f"{key.path}: {key.shown}{f' ({key.reason})' if key.reason else ''}" for key in unserved_keys(given)]
     if wrong:
         raise BackendError(
             "ftkit does not serve these DeepSpeed keys\n  " + "\n  ".join(wrong),
             where="deepspeed",
             help="take them out of the DeepSpeed configuration",
         )
-
-
-def speaks(key: str, value: Any) -> bool:
-    """Whether a key that is not honoured asks for anything: `false`, 0, `auto` and `enabled: false` do not."""
-    if key == "zero_optimization.compute_grad_norm":
-        return value is False
-    if key == "zero_optimization.zero_hpz_partition_size":
-        return value not in ("auto", 0, 1)
-    if isinstance(value, Mapping):
-        enabled = value.get("enabled")
-        return enabled not in (False, "auto") and any(speaks("", inner) for inner in value.values())
-    return bool(value) and value != "auto"
-
-
-def reason(key: str) -> str:
-    """Why, in brackets; nothing where there is no more to say."""
-    return f" ({REASONS[key]})" if key in REASONS else ""
-
-
-def shown(value: Any) -> str:
-    """A value in one short line."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "a mapping" if isinstance(value, Mapping) else str(value)
 
 
 def said(mapping: Mapping[str, Any], keys: frozenset[str]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 from ftkit.recipe.edits import change
 from ftkit.recipe.fit import flag, unknown_key
 from ftkit.recipe.migrations import as_number, moved
+from ftkit.recipe.section.deepspeed_keys import in_words, unserved_keys
 from ftkit.recipe.source import Source
 
 # Name of the file -> ZeRO stage, what is offloaded to the host.
@@ -149,7 +150,7 @@ def well_known(path: str) -> Mapping[str, Any] | None:
 
 
 def compare(source: Source, path: str, config: Mapping[str, Any]) -> None:
-    """Refuse numbers and precisions in a file that differ from the recipe's."""
+    """Refuse numbers and precisions in a file that differ from the recipe's, and keys that ftkit does not serve."""
     for theirs, ours in {**SAME_NUMBERS, **SAME_SWITCHES}.items():
         inside: Any = config
         for step in theirs.split("."):
@@ -159,11 +160,10 @@ def compare(source: Source, path: str, config: Mapping[str, Any]) -> None:
             continue
         message = f"{path} says {theirs}: {in_words(inside)}, the recipe {ours}: {in_words(mine)}"
         source.note("deepspeed-contradicts-recipe", ("deepspeed",), message, f'write "{theirs}": "auto" in that file')
-
-
-def in_words(value: Any) -> str:
-    """A value as JSON and YAML have it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    for key in unserved_keys(config):
+        message = f"{path} says {key.path}: {key.shown}, which ftkit does not serve"
+        help = f"take it out of that file{f': {key.reason}' if key.reason else ''}"
+        source.note("deepspeed-unserved", ("deepspeed",), message, help)
 
 
 def from_accelerate(source: Source, value: Mapping[str, Any], *, lenient: bool) -> None:

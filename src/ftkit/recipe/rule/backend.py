@@ -8,6 +8,7 @@ from typing import Any
 from ftkit.recipe.keys import nearest
 from ftkit.recipe.rule.base import Found, Rule, View, error, warning
 from ftkit.recipe.rule.words import pascal_prefix
+from ftkit.recipe.section.deepspeed_keys import unserved_keys
 
 SHARDING = ("full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "no_shard")
 FSDP_WORDS = (*SHARDING, "offload", "auto_wrap")
@@ -70,6 +71,21 @@ def deepspeed_has_optimizer(r: View) -> Found:
         if name in inline(r):
             help = f"take `{name}` out of the mapping and set `{ours}` in the recipe"
             yield error(f"deepspeed.{name}", f"the {name} is the recipe's, not deepspeed's", help)
+
+
+def deepspeed_unserved(r: View) -> Found:
+    """A key of the DeepSpeed mapping asks for what ftkit does not do: it would be ignored, or change the result."""
+    for key in unserved_keys(inline(r)):
+        if key.path not in ("optimizer", "scheduler"):
+            why = f": {key.reason}" if key.reason else ""
+            yield error(f"deepspeed.{key.path}", f"ftkit does not serve `{key.path}`{why}", f"take `{key.path}` out")
+
+
+def deepspeed_whole_matrices(r: View) -> Found:
+    """ZeRO hands an optimizer flat slices of weights; Muon and Adafactor need to see whole matrices."""
+    if r.deepspeed and r.optimizer in ("muon", "adafactor"):
+        message = f"{r.optimizer} looks at whole matrices, and deepspeed gives an optimizer slices of them"
+        yield error("optimizer", message, "take adamw_torch or one of 8 bits, or train without deepspeed")
 
 
 def fsdp_word(r: View) -> Found:
@@ -185,6 +201,8 @@ RULES: tuple[Rule, ...] = (
     deepspeed_precision,
     deepspeed_stage,
     deepspeed_has_optimizer,
+    deepspeed_unserved,
+    deepspeed_whole_matrices,
     fsdp_word,
     fsdp_two_strategies,
     fsdp_strategy_twice,
