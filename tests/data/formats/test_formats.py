@@ -206,6 +206,18 @@ def test_an_object_of_named_rows_is_told_from_a_row() -> None:
     )
 
 
+def test_rows_and_turns_within_a_column_are_found() -> None:
+    rows = {"version": "1", "data": [{"instruction": "a", "output": "b"}] * 3}
+    assert refused("alpaca", rows) == (
+        "rows.jsonl:3: the row has no column 'instruction'\n"
+        "help: column 'data' holds 3 rows; write them one a line: jq -c '.data[]' rows.jsonl > rows_rows.jsonl"
+    )
+    for turn, type_ in (({"role": "user"}, "chat_template"), ({"from": "human"}, "sharegpt")):
+        assert refused("alpaca", {"id": 1, "dialog": [turn]}).endswith(
+            f"help: column 'dialog' holds turns: type: {type_}, field_messages: dialog"
+        )
+
+
 def test_completion_trains_one_column() -> None:
     assert segments("completion", {"text": "a"}) == segments("pretrain", {"x": "a"}, field="x") == [("a", True)]
 

@@ -76,21 +76,36 @@ def as_text(value: Any, what: str, row: Row) -> str:
 
 
 def missing_column(row: Row, name: str) -> DataError:
-    """The error for an absent column, with the type that this row looks like."""
-    if len(row.values) > 1 and all(isinstance(value, Mapping) and value for value in row.values.values()):
-        return DataError(
-            f"the file is one object of {len(row.values):,} named rows, not a list of rows",
-            where=str(row.where),
-            help=f"write its rows one a line: jq -c '.[]' {row.where.file} > {Path(row.where.file).stem}_rows.jsonl",
-        )
-    found = columns_of(row)
+    """The error for an absent column: with the type the row looks like, or what the file holds instead of rows."""
+    values, where = row.values, row.where
+    save = f"{where.file} > {Path(where.file).stem}_rows.jsonl"
+    if len(values) > 1 and all(isinstance(value, Mapping) and value for value in values.values()):
+        what = f"the file is one object of {len(values):,} named rows, not a list of rows"
+        return DataError(what, where=str(where), help=f"write its rows one a line: jq -c '.[]' {save}")
     column, type_ = likely_type(row)
+    found = columns_of(row)
     help_ = f"name the column in this data set's entry (the row has: {found})"
     if type_:
         help_ = f"the row has {column!r}: did you mean type: {type_}? All its columns: {found}"
-    elif len(row.values) == 1 and isinstance(row.values[found], str):
+    elif (inner := _objects_within(row)) is not None:
+        column, first, num = inner
+        turns = "chat_template" if "role" in first else "sharegpt" if "from" in first else ""
+        help_ = f"column {column!r} holds {num:,} rows; write them one a line: jq -c '.{column}[]' {save}"
+        if turns:
+            help_ = f"column {column!r} holds turns: type: {turns}, field_messages: {column}"
+    elif len(values) == 1 and isinstance(values[found], str):
         help_ = f"the row has {found!r} alone; to train on that text: type: completion, field: {found}"
-    return DataError(f"the row has no column {name!r}", where=str(row.where), help=help_)
+    return DataError(f"the row has no column {name!r}", where=str(where), help=help_)
+
+
+def _objects_within(row: Row) -> tuple[str, Mapping[str, Any], int] | None:
+    """The first column that holds a list of turns or rows: its name, the first of them, and how many there are."""
+    for column, value in row.values.items():
+        if isinstance(value, list) and value and isinstance(value[0], Mapping):
+            first = value[0]
+            if "role" in first or "from" in first or likely_type(Row(first, row.where))[1]:
+                return column, first, len(value)
+    return None
 
 
 def columns_of(row: Row) -> str:
