@@ -294,7 +294,7 @@ class _Job:
     def _entry(self, entry: _Entry, work: Work, on_rows: Callable[[], None]) -> None:
         """One data set, from where the work on it was left."""
         origin = entry.template.origin if entry.template else ""
-        account = work.begin(SetAccount(entry.dataset.path, str(entry.dataset.type), origin))
+        account = work.begin(SetAccount(entry.dataset.path, str(entry.dataset.type or "pretokenized"), origin))
         rows = self._usable(entry, account, work)
         for batch in _batches(rows):
             for marked, encoded in zip(batch, self.encoder.encode(batch), strict=True):
