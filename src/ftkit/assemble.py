@@ -15,7 +15,7 @@ from ftkit.hardware import Substitution, refuse
 from ftkit.inputs import Inputs
 from ftkit.model.build import build_net
 from ftkit.model.checkpoint_files import fingerprint
-from ftkit.model.checkpointing import checkpoint_blocks
+from ftkit.model.checkpointing import checkpoint_blocks, checkpointing_of
 from ftkit.model.load import load_net
 from ftkit.model.plan import ModelPlan, frozen_tables
 from ftkit.model.qat import rounding_by_step
@@ -68,9 +68,7 @@ def load_model(
     schedule = build_schedule(recipe.optimization, inputs.steps.num_steps)
     net = build_net(plan, dtype=numbers.weights, trained=numbers.trained, unfrozen=training.unfrozen_parameters)
     flops = flops_per_token(net)
-    recompute = training.gradient_checkpointing
-    reentrant = bool(training.gradient_checkpointing_kwargs.get("use_reentrant", False))
-    checkpoint_blocks(net, enabled=bool(recompute), reentrant=reentrant, offload=recompute == "offload")
+    checkpoint_blocks(net, **checkpointing_of(training))
 
     def place_block(block: nn.Module, fill: Callable[[nn.Module], None]) -> None:
         backend.place_block(block, fill)

@@ -138,6 +138,10 @@ def _offload(recipe: Recipe, machine: Machine) -> Iterator[Change]:
         reason = "without a GPU they lie in the host's memory anyway"
         substitution = Substitution("gradient_checkpointing", "offload", "true", reason)
         yield "training", {"gradient_checkpointing": True}, substitution
+    if machine.device_type == "cpu" and recipe.training.activation_offloading:
+        reason = "without a GPU they lie in the host's memory anyway"
+        substitution = Substitution("activation_offloading", "true", "false", reason)
+        yield "training", {"activation_offloading": None}, substitution
 
 
 def _paged_optimizer(recipe: Recipe, machine: Machine) -> Iterator[Change]:

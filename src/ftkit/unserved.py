@@ -18,7 +18,6 @@ from ftkit.recipe.section.base import Section
 LISTED: Mapping[str, str] = MappingProxyType(
     {
         "fp8": "products in the precision of the weights",
-        "activation_offloading": "activations stay on the device",
         "use_wandb": "metrics.jsonl and loss.png",
         "wandb_project": "metrics.jsonl and loss.png",
         "use_tensorboard": "metrics.jsonl and loss.png",

@@ -6,7 +6,27 @@ embedding's output ask for a gradient so that frozen ones pass it on, and can sk
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from transformers import PreTrainedModel
+
+if TYPE_CHECKING:
+    from ftkit.recipe.section.training import TrainingSection
+
+SELECTIVE_EVERY = 2  # of so many blocks one recomputes: half the memory for half the time
+
+
+def checkpointing_of(training: TrainingSection) -> dict[str, Any]:
+    """What the recipe asks for, as arguments of `checkpoint_blocks`."""
+    kind, reentrant = training.gradient_checkpointing, training.reentrant_checkpointing
+    if reentrant is None:
+        reentrant = bool(training.gradient_checkpointing_kwargs.get("use_reentrant", False))
+    return {
+        "enabled": bool(kind),
+        "reentrant": reentrant,
+        "every": SELECTIVE_EVERY if kind == "selective" else 1,
+        "offload": kind == "offload" or bool(training.activation_offloading),
+    }
 
 
 def checkpoint_blocks(

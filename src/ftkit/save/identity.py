@@ -21,6 +21,8 @@ FREE = frozenset(
         "pad_to_sequence_len",
         "gradient_checkpointing",
         "gradient_checkpointing_kwargs",
+        "reentrant_checkpointing",
+        "activation_offloading",
         "trust_remote_code",
         "flash_attention",
         "sdp_attention",

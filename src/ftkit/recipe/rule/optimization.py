@@ -127,9 +127,18 @@ def checkpointing_kwargs_unused(r: View) -> Found:
 def checkpointing_unknown(r: View) -> Found:
     """Activations are recomputed from inputs kept on the device, or in host memory (`offload`)."""
     kind = r.gradient_checkpointing
-    if isinstance(kind, str) and kind != "offload":
-        message = f"`gradient_checkpointing` must be true, false or offload, got {kind}"
-        yield error("gradient_checkpointing", message, "offload keeps the inputs of blocks in host memory")
+    if isinstance(kind, str) and kind not in ("offload", "selective"):
+        message = f"`gradient_checkpointing` must be true, false, selective or offload, got {kind}"
+        help = "selective recomputes every second block, offload keeps the inputs of blocks in host memory"
+        yield error("gradient_checkpointing", message, help)
+
+
+def reentrant_twice(r: View) -> Found:
+    """Two keys say whether recomputing is reentrant."""
+    given = r.gradient_checkpointing_kwargs.get("use_reentrant")
+    if given is not None and r.reentrant_checkpointing is not None and given != r.reentrant_checkpointing:
+        message = "`reentrant_checkpointing` contradicts gradient_checkpointing_kwargs.use_reentrant"
+        yield error("reentrant_checkpointing", message, "take one of them out")
 
 
 def checkpointing_kwargs_unknown(r: View) -> Found:
@@ -183,6 +192,7 @@ RULES: tuple[Rule, ...] = (
     checkpointing_kwargs_unused,
     checkpointing_unknown,
     checkpointing_kwargs_unknown,
+    reentrant_twice,
     activation_offloading_alone,
     eaft_key_unused,
 )

@@ -26,7 +26,14 @@ class TrainingSection(Section):
     fp16: bool | None = Field(default=None, description="Compute in float16.")
     tf32: bool | None = Field(default=None, description="Let float32 products run in tf32.")
     fp8: bool = Field(default=False, description="Frozen products in 8 bits.")
-    gradient_checkpointing: bool | str = Field(default=False, description="Recompute activations in backward.")
+    gradient_checkpointing: bool | str = Field(
+        default=False,
+        description="Recompute activations in backward: true, selective (every second block) or offload (keep the"
+        " inputs of blocks in host memory).",
+    )
+    reentrant_checkpointing: bool | None = Field(
+        default=None, description="Recompute in torch's older, reentrant way; the same as use_reentrant."
+    )
     gradient_checkpointing_kwargs: FrozenMap = Field(default_factory=FrozenMap, description="use_reentrant.")
     max_grad_norm: float = Field(default=1.0, description="Clip the global gradient norm to this; 0 for no clipping.")
     logging_steps: int | float = Field(default=1, description="Steps, or share of the run, between log lines.")
@@ -38,7 +45,9 @@ class TrainingSection(Section):
     )
     eaft_alpha: float = Field(default=1.0, description="Exponent of that entropy; 0 weighs all alike.")
     eaft_k: int = Field(default=20, description="Most likely tokens the entropy is taken over.")
-    activation_offloading: bool | str | None = Field(default=None, description="Keep activations in the host's memory.")
+    activation_offloading: bool | Literal["legacy"] | None = Field(
+        default=None, description="Keep the inputs of recomputed blocks in the host's memory."
+    )
     unfrozen_parameters: tuple[str, ...] = Field(
         default=(), description="Regular expressions of the parameters to train; all others are frozen."
     )
