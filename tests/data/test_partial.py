@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 
 from ftkit.data.partial import ROWS_PER_CHUNK
 from ftkit.data.prepare import Prepared, prepare
+from ftkit.data.sources import hub
 from ftkit.errors import DataError
 from ftkit.recipe.section.data import DataSection, DatasetSection
 
@@ -120,6 +122,38 @@ def test_work_on_rows_that_cannot_be_used_is_not_kept(tmp_path: Path, chatml: An
     with pytest.raises(DataError):
         made([path], chatml, tmp_path / "cache", lambda rows, _: None, bad_rows="error")
     assert not list((tmp_path / "cache").glob("*.partial"))
+
+
+def test_a_stream_that_breaks_off_is_gone_on_with(tmp_path: Path, chatml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+    from huggingface_hub import constants
+
+    class Builder:
+        """Stands for a data set of the hub; its connection breaks off once."""
+
+        info, hash, config_id = SimpleNamespace(splits=None), "commit", "default"
+        breaks_after: int | None = ROWS_PER_CHUNK + 900
+
+        def as_streaming_dataset(self, split: str) -> Iterator[dict[str, str]]:
+            for number in range(ROWS_PER_CHUNK + 1500):
+                if number == self.breaks_after:
+                    raise ConnectionError("reset by peer")
+                yield {"text": f"row {number}"}
+
+    builder = Builder()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "why_silent", lambda: None)
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda path, **_: builder)
+    entry = DatasetSection(path="owner/name", type="completion")
+    data = DataSection(datasets=(entry,), streaming=True)
+    with pytest.raises(
+        DataError, match=r"the hub was lost while its rows were read: reset by peer\nhelp: run the same"
+    ):
+        prepare(data, chatml, cache_dir=tmp_path, sequence_len=64, seed=1)
+    builder.breaks_after = None
+    made = prepare(data, chatml, cache_dir=tmp_path, sequence_len=64, seed=1)
+    assert "rows were taken over from a run that was stopped" in made.report.train.cache
+    assert [example.where.line for example in made.train] == list(range(1, ROWS_PER_CHUNK + 1501))
 
 
 def test_a_process_that_dies_leaves_its_lock_and_its_work(tmp_path: Path, files: list[Path], bare_folder: Path) -> None:

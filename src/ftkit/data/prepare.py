@@ -40,6 +40,7 @@ from ftkit.data.mixture import mix
 from ftkit.data.partial import Work, take_up
 from ftkit.data.prompt import Comparison, compare_prompt
 from ftkit.data.proof import DOUBLED_BOS, LOST_TOOLS, MISSING_END, Broken, PromptSample, has_doubled, trains_end
+from ftkit.data.sources.hub import LostError
 from ftkit.data.sources.source import Source, open_source
 from ftkit.data.split import hold_out
 from ftkit.data.store import ExampleStore, StoreWriter
@@ -252,8 +253,10 @@ class _Job:
                 reason += f"; {work.resumed} rows were taken over from a run that was stopped"
             try:
                 store, report = self._fresh(entries, work, reason, str(folder))
+            except LostError:
+                raise
             except DataError:
-                work.discard()
+                work.discard()  # the rows or the recipe have to be changed, and then it is other work
                 raise
             write_cache(folder, store, report, parts, work.whole)
             work.discard()

@@ -34,6 +34,10 @@ def load_hub(dataset: DatasetSection) -> Any:
         )
 
 
+class LostError(DataError):
+    """Rows stopped coming, through no fault of theirs: what was prepared of them stays good."""
+
+
 @dataclass(frozen=True)
 class HubStream:
     """A data set of the hub whose rows are read from there as they are wanted, without a copy of it here.
@@ -49,10 +53,19 @@ class HubStream:
         """Rows of a whole split; `line` counts them from 1.
 
         Raises:
-            DataError: there is no such split, or the hub is lost on the way.
+            DataError: there is no such split.
+            LostError: the hub is lost on the way.
         """
         with _spoken_of(self.path):
-            yield from hub_rows(self.builder.as_streaming_dataset(split=split), self.path)
+            table = self.builder.as_streaming_dataset(split=split)
+            try:
+                yield from hub_rows(table, self.path)
+            except OSError as lost:
+                raise LostError(
+                    f"the hub was lost while its rows were read: {lost or type(lost).__name__}",
+                    where=self.path,
+                    help="run the same command again; it goes on where this one stopped",
+                ) from lost
 
     def num_rows(self, split: str) -> int | None:
         """Rows of a split by the data set's own account, if it gives one."""
