@@ -162,3 +162,41 @@ def test_a_stream_reads_back(tmp_path: Path, dtype: torch.dtype) -> None:
     write_stream(tmp_path / "x", {n: TensorShape(tuple(t.shape), t.dtype) for n, t in values.items()}, values.items())
     with safe_open(tmp_path / "x", "pt") as file:
         assert all(torch.equal(file.get_tensor(name), value) for name, value in values.items())
+
+
+OWN = """
+from transformers import LlamaConfig, LlamaForCausalLM
+from .parts import SCALE
+class OwnConfig(LlamaConfig):
+    model_type = "own-llama"
+class OwnForCausalLM(LlamaForCausalLM):
+    config_class = OwnConfig
+    def forward(self, *args, **kwargs):
+        outputs = super().forward(*args, **kwargs)
+        outputs.logits = outputs.logits * SCALE
+        return outputs
+"""
+
+
+def test_the_code_of_a_models_own_class_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    base = tiny_model(tmp_path / "base")
+    values = json.loads((base / "config.json").read_text()) | {
+        "model_type": "own-llama",
+        "architectures": ["OwnForCausalLM"],
+        "auto_map": {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"},
+    }
+    (base / "config.json").write_text(json.dumps(values))
+    (base / "own.py").write_text(OWN)
+    (base / "parts.py").write_text("SCALE = 3.0\n")
+    sections = ModelSection(base_model=str(base), trust_remote_code=True), QuantizationSection(), AdapterSection()
+    plan = plan_model(*sections)
+    net, backend = build_net(plan, dtype=torch.float32), SingleBackend(CPU)
+    fill = load_net(net, plan, backend.place_block, device=CPU.device, dtype=torch.float32)
+    backend.finish(net, fill, lambda net: [{"params": list(net.parameters())}], sgd, 0.0)
+    export(backend, net.eval(), tmp_path / "out", tokenizer=AutoTokenizer.from_pretrained(base), adapter=None)
+    assert (tmp_path / "out" / "parts.py").read_text() == "SCALE = 3.0\n"
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True, dtype=torch.float32)
+    assert type(again).__name__ == "OwnForCausalLM"
+    torch.testing.assert_close(logits(again), logits(net), rtol=1e-5, atol=1e-5)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from transformers.core_model_loading import revert_weight_conversion
+from transformers.dynamic_module_utils import custom_object_save
 
 from ftkit.errors import CheckpointError
 from ftkit.parallel.backend import Backend
@@ -149,6 +150,8 @@ def write_config(
     config.architectures = [type(net).__name__]
     config.dtype = dtype or net.dtype
     config.update(dict(tokens))
+    if net._auto_class is not None:  # a class of the model's own (trust_remote_code): its code goes with it
+        custom_object_save(net, str(folder), config=config)  # type: ignore[arg-type]
     config.save_pretrained(folder)
 
 
