@@ -12,6 +12,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from ftkit.cli.main import main
 from ftkit.recipe import load_recipe
 from ftkit.run import run
 from tiny import TALK, sharegpt_rows, tiny_model
@@ -74,6 +75,12 @@ def test_generation_stops_by_itself_after_training_new_rows_alone(tmp_path: Path
     assert tokenizer.eos_token_id == end
     assert settings.eos_token_id == [0, end]  # the base's own end of text stays an end
     assert settings.pad_token_id == tokenizer.pad_token_id != tokenizer.eos_token_id
+    assert main(["merge", str(output), "--dtype", "float32", "--out", str(tmp_path / "merged")]) == 0
+    alone = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    tokenizer, settings = (kind.from_pretrained(tmp_path / "merged") for kind in (AutoTokenizer, GenerationConfig))
+    assert tokenizer.decode(generated(alone, tokenizer, settings, TALK[0][0])) == f"{TALK[0][1]}<|im_end|>"
+    assert alone.config.eos_token_id == settings.eos_token_id == [0, end]
+    assert alone.config.tie_word_embeddings is tied
 
 
 def test_a_full_fine_tune_stops_too_and_its_configs_agree(tmp_path: Path) -> None:

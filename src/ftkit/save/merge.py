@@ -28,6 +28,8 @@ from ftkit.save.merge_base import Base
 from ftkit.save.merge_weights import merged_weight
 from ftkit.save.whole_model import SHARD_BYTES, converted, file_pieces, write_config, write_files
 
+SPECIAL_IDS = ("eos_token_id", "pad_token_id", "bos_token_id")
+
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
@@ -214,8 +216,7 @@ def write_merged(merged: Merged, folder: Path, *, tokenizer: Any = None, shard_b
         return converted(net, merged.read(names), merged.dtype)
 
     files = write_files(folder, pieces, read, shard_bytes=shard_bytes)
-    write_config(net, folder, merged.dtype)
-    write_generation(merged, folder)
+    write_config(net, folder, merged.dtype, write_generation(merged, folder))
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
     return files
@@ -243,14 +244,21 @@ def refuse_misshapen(merged: Merged, net: PreTrainedModel) -> None:
         )
 
 
-def write_generation(merged: Merged, folder: Path) -> None:
-    """Write generation_config.json: the adapter's, which knows the ends of its answers, else the base's, if any."""
+def write_generation(merged: Merged, folder: Path) -> dict[str, Any]:
+    """Write generation_config.json: the adapter's, which knows the ends of its answers, else the base's, if any.
+
+    Returns:
+        The special tokens of an adapter's, for config.json to say the same; nothing of the base's.
+    """
     theirs, revision = merged.adapter.folder, merged.base.model.revision_of_model
+    of_adapter = (theirs / "generation_config.json").is_file()
     try:
-        if (theirs / "generation_config.json").is_file():
+        if of_adapter:
             config = GenerationConfig.from_pretrained(str(theirs))
         else:
             config = GenerationConfig.from_pretrained(merged.base.source, revision=revision or "main")
     except OSError:
-        return
+        return {}
     config.save_pretrained(str(folder))
+    ids = {name: getattr(config, name) for name in SPECIAL_IDS}
+    return {name: value for name, value in ids.items() if value is not None} if of_adapter else {}
