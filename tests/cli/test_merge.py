@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +265,29 @@ def test_an_adapter_of_loftq_merges_into_its_quantized_base_alone(
     ).dequantize()
     expected = logits(PeftModel.from_pretrained(base, tmp_path / "out"))
     torch.testing.assert_close(logits(load(tmp_path / "out" / "merged")), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow  # starts two processes
+def test_mrg_06_a_checkpoint_of_sharded_ranks_merges(corpus: Path, tmp_path: Path) -> None:
+    """Two ranks with SHARDED_STATE_DICT: a checkpoint is what one process would have saved at that step."""
+    recipe, rows = fault(corpus, "MRG-06")
+    (tmp_path / "data.jsonl").write_text(rows, encoding="utf8")
+    tiny_model(tmp_path / "tiny", num_hidden_layers=1)
+    recipe = recipe.replace("./", f"{tmp_path}/").replace("data.jsonl", f"{tmp_path}/data.jsonl")
+    (tmp_path / "recipe.yml").write_text(f"{recipe}dataset_prepared_path: {tmp_path}/cache\n", encoding="utf8")
+    same = ["optimizer=sgd", "learning_rate=1", "num_epochs=", "max_steps=2"]
+    words = ["train", str(tmp_path / "recipe.yml"), *same]
+    assert main([*words, "fsdp=", "fsdp_config=", f"output_dir={tmp_path}/single"]) == 0
+    two = [sys.executable, "-m", "ftkit.cli.main", *words, "micro_batch_size=1", "--processes", "2"]
+    source = str(Path(__file__).resolve().parents[2] / "src")
+    subprocess.run(two, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": source}, timeout=300)
+    assert any((tmp_path / "out" / "checkpoint-1" / "shards").iterdir())
+    for step in (1, 2):
+        place, out = str(tmp_path / "out" / f"checkpoint-{step}"), tmp_path / f"merged-{step}"
+        merging = ["merge", str(tmp_path / "recipe.yml"), "--lora_model_dir", place, "--out", str(out)]
+        assert main([*merging, "--dtype", "float32"]) == 0
+        net = load(tmp_path / "tiny")
+        net.resize_token_embeddings(len(AutoTokenizer.from_pretrained(place)))  # type: ignore[operator]
+        expected = logits(PeftModel.from_pretrained(net, str(tmp_path / "single" / f"checkpoint-{step}")))
+        torch.testing.assert_close(logits(load(out)), expected, rtol=1e-4, atol=1e-4)
+        assert (expected - logits(load(tmp_path / "tiny"))[..., : expected.shape[-1]]).abs().max() > 0.01
