@@ -77,7 +77,7 @@ def every_check(folder: Path) -> dict[str, tuple[Any, tuple[Any, ...]]]:
         checks[f"norm-{stage}"] = (refuses_what_is_not_finite, (*lora, False))
         checks[f"exports-{stage}"] = (exports, (*lora, folder / f"adapter-{stage}"))
     checks["refused"] = (refuses_checkpoints, (*lora, folder / "refused"))
-    checks["shards"] = (shards, (Case("qlora"), folder / "llama"))
+    checks["shards"] = (shards, (Case("qlora"), folder / "deep"))
     return checks
 
 
@@ -87,6 +87,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("zero")
     for name in ("llama", "llama-tied", "mixtral"):
         save_model(tiny_config(name), folder / name)
+    deep = tiny_config("llama")  # for the peak of loading: many blocks, each a small part of the whole
+    deep.hidden_size, deep.intermediate_size, deep.head_dim, deep.num_hidden_layers = 256, 512, 64, 8
+    save_model(deep, folder / "deep")
     wide = tiny_config("llama")  # large enough for 8-bit states, which begin at 4096 elements
     wide.hidden_size, wide.intermediate_size, wide.head_dim = 64, 96, 16
     save_model(wide, folder / "wide")
@@ -191,15 +194,17 @@ def test_what_is_not_finite_on_one_rank_stops_all(found: Any, what: str, stage: 
 
 def test_stage_3_shards_every_byte_and_lets_go_of_what_it_gathers(found: Any) -> None:
     run = found["shards"]
-    assert len(run["sizes"]) == 2 * 7 * 3  # blocks, linears, tensors of each
+    assert len(run["sizes"]) == 8 * 7 * 3  # blocks, linears, tensors of each
     for name, (whole_size, part, gathered) in run["sizes"].items():
         assert (part, gathered) == (-(-whole_size // 2), 0), name
     assert run["local"] == pytest.approx(run["total"] / 2, rel=0.02)
     assert run["left"] == run["local"]
-    assert run["peak"] <= run["local"] + 2 * max(run["blocks"])  # a whole block is two parts
+    block = (2 * 256 * 256 + 2 * 128 * 256 + 3 * 256 * 512) * 4  # as the checkpoint holds it: q, o, k, v, MLP
+    assert run["local"] < run["peak"] <= run["local"] + 1.5 * block
+    assert run["peak"] < run["total"]  # which holds buckets and copies of DeepSpeed beside the weights
     assert run["kept"] == [0] * len(run["sizes"])
-    # twice a step: each of 14 adapted linears at once (bytes and floats apart), five norms, embedding and head
-    assert (run["forward"], run["backward"]) == (14 * 2 + 5 + 2,) * 2
+    # twice a step: each adapted linear at once (bytes and floats apart), the norms, embedding and head
+    assert (run["forward"], run["backward"]) == (8 * (7 * 2 + 2) + 1 + 2,) * 2
 
 
 @pytest.mark.parametrize("stage", STAGES)

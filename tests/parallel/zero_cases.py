@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,19 +68,14 @@ class Ready:
     optimizer: Any
 
 
-def make(case: Case, folder: Path, backend: Any, on_block: Callable[[nn.Module], None] | None = None) -> Ready:
+def make(case: Case, folder: Path, backend: Any) -> Ready:
     """Load the net through the backend, as assemble.py does."""
     section = OptimizationSection(optimizer=case.optimizer, learning_rate=case.rate, weight_decay=0.1)
     plan = plan_of(folder, **KINDS[case.kind])
     net = build_net(plan, dtype=case.dtype)
     checkpoint_blocks(net, enabled=bool(case.checkpointing), reentrant=case.checkpointing == "reentrant")
 
-    def place(block: nn.Module, fill: Callable[[nn.Module], None]) -> None:
-        backend.place_block(block, fill)
-        if on_block is not None:
-            on_block(block)
-
-    fill_root = load_net(net, plan, place, device=CPU, dtype=case.dtype)
+    fill_root = load_net(net, plan, backend.place_block, device=CPU, dtype=case.dtype)
     build = build_optimizer(section, CPU)
     module, optimizer = backend.finish(net, fill_root, group_builder(section), build, case.max_norm)
     module.train()

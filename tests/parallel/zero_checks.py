@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch import distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from zero_cases import Case, Ready, make, micro_batches, train, whole
 
 from ftkit.errors import BackendError, CheckpointError
@@ -126,18 +128,16 @@ class Gathers(TorchDispatchMode):
 
 def shards(world: World, case: Case, model: Path) -> dict[str, Any]:
     """Bytes of stage 3 by place and time, and how often it gathers."""
-    resident: list[int] = []
-    backend = backend_of(world, case, 3)
-    meter = PeakOfBlocks(backend)
-    ready = make(case, model, meter, on_block=lambda block: resident.append(bytes_of(block.parameters())))
-    net, forward, backward = ready.net, Gathers(), Gathers()
+    backend, forward, backward = backend_of(world, case, 3), Gathers(), Gathers()
+    with Allocations() as load:
+        ready = make(case, model, backend)
+    net = ready.net
     sizes = {
         name: (p.ds_numel, p.ds_tensor.numel(), p.numel())
         for name, p in net.named_parameters()
         if p.dtype == torch.uint8
     }
     total, local = sum(p.ds_numel * p.element_size() for p in net.parameters()), bytes_of(net.parameters())
-    ready.backend = backend
     steps(case, ready, range(2))  # from the third on DeepSpeed knows what is used when, and might keep it
     (batch,) = micro_batches(case, 2, dist.get_rank())
     with forward:
@@ -152,8 +152,7 @@ def shards(world: World, case: Case, model: Path) -> dict[str, Any]:
         "sizes": sizes,
         "total": total,
         "local": local,
-        "peak": meter.peak,
-        "blocks": resident,
+        "peak": load.peak,
         "kept": kept,
         "left": left,
         "forward": forward.gathered,
@@ -161,22 +160,29 @@ def shards(world: World, case: Case, model: Path) -> dict[str, Any]:
     }
 
 
-class PeakOfBlocks:
-    """A backend that looks at the net's bytes when a block is whole."""
+class Allocations(TorchDispatchMode):
+    """Most bytes that tensors made inside held at one time; a storage counts until it is gone."""
 
-    def __init__(self, backend: ZeroBackend) -> None:
-        self.backend, self.placed, self.peak = backend, 0, 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self.known: set[int] = set()
 
-    def place_block(self, block: nn.Module, fill: Callable[[nn.Module], None]) -> None:
-        def fill_and_look(module: nn.Module) -> None:
-            fill(module)
-            self.peak = max(self.peak, self.placed + bytes_of(module.parameters()))
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outputs = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(outputs):
+            if isinstance(tensor, Tensor) and not tensor.is_meta:
+                storage = tensor.untyped_storage()
+                if storage.nbytes() and storage._cdata not in self.known:
+                    self.known.add(storage._cdata)
+                    self.now += storage.nbytes()
+                    weakref.finalize(storage, self.forget, storage._cdata, storage.nbytes())
+        self.peak = max(self.peak, self.now)
+        return outputs
 
-        self.backend.place_block(block, fill_and_look)
-        self.placed += bytes_of(block.parameters())
-
-    def finish(self, *arguments: Any) -> Any:
-        return self.backend.finish(*arguments)
+    def forget(self, key: int, size: int) -> None:
+        self.known.discard(key)
+        self.now -= size
 
 
 def bytes_of(parameters: Any) -> int:
