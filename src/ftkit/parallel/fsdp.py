@@ -12,6 +12,7 @@ Source: Zhao et al. 2023, "PyTorch FSDP"; torch.distributed.fsdp.fully_shard.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
@@ -64,9 +65,10 @@ class FsdpBackend:
     def place_block(self, block: nn.Module, fill: Callable[[nn.Module], None]) -> None:
         """Fill the block, share it out, and let its whole tensors go."""
         fill(block)
-        for module in list(block.modules()):
-            if module is not block and type(module).__name__ in self.options.wrap:
-                self.shard(module, reshard=self.options.reshard)
+        for module in [m for m in block.modules() if m is not block and type(m).__name__ in self.options.wrap]:
+            # torch warns of in-place operations on what such a unit returns; transformers' blocks add out of place
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
+            self.shard(module, reshard=self.options.reshard)
         self.shard(block, reshard=self.options.reshard)
 
     def shard(self, module: nn.Module, *, reshard: bool | int | None) -> None:
