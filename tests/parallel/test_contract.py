@@ -19,6 +19,8 @@ from ftkit.parallel.backend import World
 from ftkit.recipe.section.backend import BackendSection
 from tiny import tiny_model
 
+pytestmark = pytest.mark.timeout(1500)  # the first test of a backend waits for all that its pair does
+
 SECTIONS = {
     "ddp": BackendSection(),
     "fsdp": BackendSection(fsdp=("full_shard", "auto_wrap")),
