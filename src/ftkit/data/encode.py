@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ class Marked:
         notes: what its chat template does that a reader may not expect.
         without_end: it trains no end of turn, as its chat template writes none.
         compared: its prompt was held against that of inference.
+        prompt_end: where the prompt ends that the two have in common; 0 if nothing was compared, or they differ.
         tokens: the row came as tokens; `text` is then empty.
     """
 
@@ -46,16 +47,25 @@ class Marked:
     notes: tuple[str, ...] = ()
     without_end: bool = False
     compared: bool = False
+    prompt_end: int = 0
     tokens: Tokens | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Token ids (int32), the mask (bool), and its trained ranges `(first, last, role)`."""
+    """A document as tokens.
+
+    Args:
+        ids: (T,) int32.
+        trained: (T,) bool.
+        ranges: the trained ranges `(first, last, role)`.
+        joins_prompt: its first tokens are not those of its prompt alone, as the last of them holds what follows, too.
+    """
 
     ids: np.ndarray
     trained: np.ndarray
     ranges: Sequence[Span]
+    joins_prompt: bool = False
 
     @property
     def by_role(self) -> dict[str, int]:
@@ -68,7 +78,7 @@ class Encoded:
     def cut(self, num_tokens: int) -> Encoded:
         """The first `num_tokens` tokens."""
         ranges = [Span(r.start, min(r.end, num_tokens), r.role) for r in self.ranges if r.start < num_tokens]
-        return Encoded(self.ids[:num_tokens], self.trained[:num_tokens], ranges)
+        return replace(self, ids=self.ids[:num_tokens], trained=self.trained[:num_tokens], ranges=ranges)
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,20 @@ class FastEncoder:
             DataError: a row came with an id that the tokenizer does not have.
         """
         encodings = self.backend.encode_batch([marked.text for marked in texts], add_special_tokens=False)
-        return [self._masked(marked, encoding) for marked, encoding in zip(texts, encodings, strict=True)]
+        made = [self._masked(marked, encoding) for marked, encoding in zip(texts, encodings, strict=True)]
+        for number, prompt in self._prompts(texts):
+            marked, encoding = texts[number], encodings[number]
+            answer = _token_at(encoding, marked.prompt_end, len(marked.text), len(encoding.ids))
+            if encoding.ids[:answer] != prompt:
+                made[number] = replace(made[number], joins_prompt=True)
+        return made
+
+    def _prompts(self, texts: Sequence[Marked]) -> list[tuple[int, list[int]]]:
+        """The ids of prompts alone, of those that were compared, each with the number of its text."""
+        chosen = [number for number, marked in enumerate(texts) if marked.prompt_end]
+        alone = [texts[number].text[: texts[number].prompt_end] for number in chosen]
+        encodings = self.backend.encode_batch(alone, add_special_tokens=False)
+        return [(number, encoding.ids) for number, encoding in zip(chosen, encodings, strict=True)]
 
     def _taken(self, tokens: Tokens) -> Encoded:
         """Tokens as they came, but for the first, which nothing predicts."""

@@ -38,7 +38,7 @@ from ftkit.data.leftovers import remove_leftovers
 from ftkit.data.masks import MaskRules, Span, mask_rules
 from ftkit.data.mixture import mix
 from ftkit.data.partial import Work, take_up
-from ftkit.data.prompt import Comparison, compare_prompt
+from ftkit.data.prompt import JOINED, Comparison, compare_prompt
 from ftkit.data.proof import DOUBLED_BOS, LOST_TOOLS, MISSING_END, Broken, PromptSample, has_doubled, trains_end
 from ftkit.data.sources.hub import LostError
 from ftkit.data.sources.source import Source, open_source
@@ -174,6 +174,7 @@ class _Entry:
             notes=tuple(note for note in (compared.note, ends.note) if note),
             without_end=bool(ends.note) and not learns_to_stop,
             compared=compared.compared,
+            prompt_end=compared.end,
         )
 
 
@@ -373,7 +374,7 @@ class _Job:
         account.endless += is_endless
         account.compared_prompts += marked.compared
         account.without_end += marked.without_end
-        for note in marked.notes:
+        for note in (*marked.notes, *((JOINED,) if encoded.joins_prompt else ())):
             account.notes[note] = account.notes.get(note, 0) + 1
         if marked.method:
             account.methods[marked.method] = account.methods.get(marked.method, 0) + 1

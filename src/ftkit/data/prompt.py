@@ -21,6 +21,11 @@ from ftkit.data.chat.renderer import Rendered, Renderer
 from ftkit.data.proof import OTHER_PROMPT, Broken
 from ftkit.data.values import Conversation
 
+JOINED = (
+    "the tokenizer joins the end of the prompt with what follows it, so the prompt alone, as inference gives it, has "
+    "other tokens than in training; let answers begin without white space, or choose a chat_template that fits the "
+    "tokenizer"
+)
 SHOWN = 30  # characters of two prompts that differ
 # A block of reasoning at the end of a text, open or empty.
 REASONING = re.compile(
@@ -36,11 +41,13 @@ class Comparison:
     Args:
         compared: there was something to compare.
         note: how the two differ by the template's design, and what to do about it; empty if they do not.
+        end: where the prompt ends in the text, if they are equal.
     """
 
     compared: bool = False
     broken: Broken | None = None
     note: str = ""
+    end: int = 0
 
 
 def compare_prompt(renderer: Renderer, conversation: Conversation, rendered: Rendered) -> Comparison:
@@ -59,7 +66,7 @@ def compare_prompt(renderer: Renderer, conversation: Conversation, rendered: Ren
         return Comparison()
     taught = rendered.text[: turns[-1].start]
     if taught == prompt:
-        return Comparison(compared=True)
+        return Comparison(compared=True, end=len(prompt))
     note = _by_setting(renderer, conversation, taught, rendered.text) or _by_reasoning(taught, prompt)
     if note:
         return Comparison(compared=True, note=note)
