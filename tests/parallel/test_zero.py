@@ -32,6 +32,10 @@ MATRIX: Mapping[str, Case] = {
 ONLY_3: Mapping[str, Case] = {
     "reentrant": Case("qlora", checkpointing="reentrant", steps=4, optimizer="sgd"),
     "checkpointed": Case("qlora", checkpointing="plain", steps=4, optimizer="sgd"),
+    "full-checkpointed": Case("full", checkpointing="plain", steps=4, optimizer="sgd", accumulation=2),
+    "dora-checkpointed": Case("dora", checkpointing="plain", steps=4, optimizer="sgd"),
+    "embeddings-checkpointed": Case("embeddings", checkpointing="plain", steps=4, optimizer="sgd"),
+    "hqq": Case("hqq", steps=4, optimizer="sgd"),
     "tied": Case("full", model="llama-tied", steps=4, optimizer="sgd"),
     "dora": Case("dora", steps=4, optimizer="sgd"),
     "embeddings": Case("embeddings", steps=4, optimizer="sgd"),

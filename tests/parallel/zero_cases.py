@@ -28,6 +28,7 @@ KINDS: Mapping[str, dict[str, Any]] = {
     "lora": {"adapter": "lora"},
     "qlora": {"adapter": "qlora", "load_in_4bit": True},
     "wide-qlora": {"adapter": "qlora", "load_in_4bit": True, "lora_r": 64},
+    "hqq": {"adapter": "lora", "quant_method": "hqq", "hqq_nbits": 4, "hqq_group_size": 32},
     "int8": {"adapter": "lora", "load_in_8bit": True},
     "dropout": {"adapter": "qlora", "load_in_4bit": True, "lora_dropout": 0.2},
     "new-rows": {"adapter": "lora", "tokenizer_length": 101, "tokens": TokenPlan(97, {97: (), 98: (3, 4), 99: ()})},

@@ -37,7 +37,7 @@ def checkpoint_blocks(
     Args:
         net: from `build_net`.
         enabled: off keeps all activations.
-        reentrant: the older form of torch; PEFT's layers need it under ZeRO-3 (transformers#47254).
+        reentrant: the older form of torch; nothing in ftkit needs it, stage 3 of ZeRO neither.
         every: checkpoint one block in `every`; the others keep their activations.
         offload: keep the blocks' inputs in host memory.
     """
