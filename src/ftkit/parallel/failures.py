@@ -34,7 +34,7 @@ KINDS = ("error", "stalled", "killed", "followed", "lost", "terminated")
 WORDS: Mapping[str, str] = {
     "error": "failed too",
     "stalled": "did not move either",
-    "killed": "killed",
+    "killed": "got killed",
     "followed": "ended after it",
     "lost": "lost it in the middle of an exchange",
     "terminated": "ended after it",

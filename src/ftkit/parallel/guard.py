@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from ftkit.errors import BackendError
 from ftkit.parallel.backend import World
 from ftkit.parallel.failures import INTERRUPTED, LAUNCHER, NEWS_SECONDS, Failure, failure_of, report
 from ftkit.parallel.peers import Peers
@@ -29,7 +30,6 @@ TICK_SECONDS = 1.0
 # A rank has this long to leave by itself. torch's and accelerate's launchers kill 30 s after they have asked to end.
 GRACE_SECONDS = 10.0
 TO_END = (signal.SIGTERM, signal.SIGINT)
-BACKEND = 5  # exit code, as of BackendError
 
 
 class Guard:
@@ -51,6 +51,7 @@ class Guard:
         self.parent = int(variables.get(LAUNCHER, 0)) or os.getppid()
         self.deadline: float | None = None  # for the main thread to leave
         self.code = 128 + signal.SIGTERM
+        self.reason: Failure | None = None  # why this guard ends the run
         self.dumped = False
         self.ears, self.mouth = os.pipe()
         self.thread = threading.Thread(target=self.watch, name="ftkit-guard", daemon=True)
@@ -70,7 +71,11 @@ class Guard:
         return self.heartbeat
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Tell the others of a failure, and stop watching."""
+        """Tell the others of a failure, and stop watching.
+
+        Raises:
+            BackendError: in place of the interruption by which this guard has ended the run.
+        """
         if self.peers is not None:
             if error is not None:
                 self.tell(failure_of(error, self.world.rank), self.peers)
@@ -83,6 +88,9 @@ class Guard:
                 signal.set_wakeup_fd(self.old_mouth)
         os.close(self.ears)
         os.close(self.mouth)
+        if self.reason is not None and isinstance(error, KeyboardInterrupt):
+            what, *help = self.reason.text.split("\nhelp: ", 1)
+            raise BackendError(what, help=help[0] if help else None) from None
 
     def tell(self, failure: Failure, peers: Peers) -> None:
         """Tell the others of an exception; one that says no more than that a rank is gone waits to learn why."""
@@ -117,12 +125,14 @@ class Guard:
         """What this rank should end for now, if anything."""
         rank, peers = self.world.rank, self.peers
         if self.launcher_gone():
-            return Failure(rank, "error", BACKEND, f"rank {rank}: its launcher is gone, the run cannot go on alone")
+            return Failure(
+                rank, "error", BackendError.exit_code, f"rank {rank}: its launcher is gone, the run cannot go on alone"
+            )
         if peers is not None and peers.first is not None and peers.first.rank != rank:
             first = peers.first
             if first.kind == "stalled":
                 self.write_stacks()
-            elif time.time() - first.at < NEWS_SECONDS:
+            elif time.monotonic() - peers.heard_at < NEWS_SECONDS:
                 return None
             return self.following(first)
         if peers is not None and peers.unreachable and self.seconds_still() > NEWS_SECONDS:
@@ -130,11 +140,11 @@ class Guard:
                 f"rank {rank}: the launcher or rank that holds the run's store at {peers.address} is gone, "
                 f"got {peers.unreachable.splitlines()[0]}"
             )
-            return Failure(rank, "lost", BACKEND, f"{text}\nhelp: look at what that node said last")
+            return Failure(rank, "lost", BackendError.exit_code, f"{text}\nhelp: look at what that node said last")
         if self.timeout is not None and self.seconds_still() > self.timeout:
             self.write_stacks()
             text = stall_text(self.heartbeat, self.timeout, self.folder / stacks_name("*"))
-            return Failure(rank, "stalled", BACKEND, f"rank {rank}: {text}")
+            return Failure(rank, "stalled", BackendError.exit_code, f"rank {rank}: {text}")
         return None
 
     def launcher_gone(self) -> bool:
@@ -160,8 +170,9 @@ class Guard:
 
     def end(self, reason: Failure) -> None:
         """Say why, tell the others, and ask the main thread to leave."""
-        report(reason, self.world.size, self.variables, launcher_gone=self.launcher_gone())
+        self.reason = reason
         if self.peers is not None:
+            report(reason, self.world.size, self.variables, launcher_gone=self.launcher_gone())
             self.peers.tell(reason)
         if self.dumped:  # a rank that leaves has its launcher end the others: let them write theirs first
             time.sleep(NEWS_SECONDS)
@@ -171,5 +182,5 @@ class Guard:
 
     def leave(self) -> None:
         """End the process: its main thread has not left in time."""
-        report(self.ended_by_signal(), self.world.size, self.variables)
+        report(self.reason or self.ended_by_signal(), self.world.size, self.variables)
         os._exit(self.code)

@@ -31,13 +31,14 @@ class Peers:
         heartbeat: of this rank.
         variables: of the environment; the launcher's say where the store is.
 
-    `first` is the failure that was told first, `moved_at` when any rank last moved (monotonic seconds; None before the
-    ranks are in touch), `unreachable` why the store does not answer any more.
+    `first` is the failure that was told first, `heard_at` when it was heard, `moved_at` when any rank last moved (in
+    monotonic seconds; None before the ranks are in touch), `unreachable` why the store does not answer any more.
     """
 
     def __init__(self, heartbeat: Heartbeat, variables: Mapping[str, str]) -> None:
         self.heartbeat, self.variables = heartbeat, variables
         self.first: Failure | None = None
+        self.heard_at = 0.0
         self.moved_at: float | None = None
         self.unreachable: str | None = None
         self.outgoing: Failure | None = None
@@ -96,6 +97,7 @@ class Peers:
                 store.compare_set(f"{attempt}/first", "", json.dumps(asdict(self.outgoing)))
                 self.told.set()
             if self.first is None and store.check([f"{attempt}/first"]):
+                self.heard_at = time.monotonic()  # by this node's clock, unlike `first.at`
                 self.first = Failure(**json.loads(store.get(f"{attempt}/first")))
             self.pause()
 

@@ -28,6 +28,7 @@ from ftkit.parallel.failures import (
     first_of,
     read_failures,
 )
+from ftkit.parallel.reaper import reaping
 
 if TYPE_CHECKING:
     from torch.distributed.launcher.api import LaunchConfig
@@ -136,7 +137,8 @@ def run_logged_in(folder: Path, layout: Layout, command: Sequence[str]) -> Endin
     handlers = {number: signal.getsignal(number) for number in CAUGHT}
     os.environ[LAUNCHER] = str(os.getpid())
     try:
-        elastic_launch(launch_config(folder, layout), sys.executable)(*command)
+        with reaping(folder):
+            elastic_launch(launch_config(folder, layout), sys.executable)(*command)
     except ChildFailedError as failed:
         ended = {rank: (failure.exitcode, failure.timestamp) for rank, failure in failed.failures.items()}
         if layout.nodes > 1:  # the store that tells the other nodes may be in this process

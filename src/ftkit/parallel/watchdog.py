@@ -39,7 +39,7 @@ class Heartbeat:
 def stall_text(heartbeat: Heartbeat, seconds: float, files: Path) -> str:
     """What a rank says that nothing moves any more."""
     return (
-        f"nothing has moved for {seconds:.0f} s, the last here was {heartbeat.what}\n"
+        f"nothing has moved for {seconds:g} s, the last here was {heartbeat.what}\n"
         f"help: {files} hold the stacks of the ranks: look for one that is not waiting for the others; "
         f"if the work only takes long, raise ddp_timeout"
     )
