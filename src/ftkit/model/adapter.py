@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from ftkit.errors import ModelError
-from ftkit.model.continued import read_adapter_config, refuse_contradiction
+from ftkit.model.continued import read_adapter_config, refuse_contradiction, refuse_variants
 from ftkit.model.lora import FusedLoraLinear
 from ftkit.model.naming import ADAPTER, is_adapter
 from ftkit.model.quantized import QuantizedLinear
@@ -59,6 +59,7 @@ def lora_config(
     """
     if section.lora_model_dir:
         config = read_adapter_config(Path(section.lora_model_dir))
+        refuse_variants(config, Path(section.lora_model_dir))
         refuse_contradiction(section, config, net, blocks)
         if "lora_dropout" in section.model_fields_set:
             config.lora_dropout = section.lora_dropout or 0.0

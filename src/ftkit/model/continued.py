@@ -62,17 +62,27 @@ def read_adapter_config(folder: Path) -> LoraConfig:
             where=where,
             help="give the folder of a LoRA adapter as PEFT wrote it",
         )
-    strange = [f"{name} {getattr(config, name)!r}" for name, usual in USUAL.items() if getattr(config, name) != usual]
+    config.inference_mode = False
+    return config
+
+
+def refuse_variants(config: LoraConfig, folder: Path) -> None:
+    """Raise for an adapter whose layers compute what ftkit's do not; values that were drawn in any way are in the file.
+
+    Raises:
+        ModelError: names every setting.
+    """
+    values = {name: getattr(config, name) or usual for name, usual in USUAL.items()}  # an empty list is none
+    strange = [f"{name} {value!r}" for name, value in values.items() if value != USUAL[name]]
     if isinstance(config.init_lora_weights, str) and config.init_lora_weights.startswith(CHANGES_BASE):
         strange.append(f"init_lora_weights {config.init_lora_weights!r}, which changes the base")
     if strange:
         raise ModelError(
             f"this kind of LoRA cannot go on in ftkit, got {', '.join(strange)}",
-            where=where,
+            where=f"lora_model_dir: {folder}",
             help="merge it into its base with PEFT, and start a new adapter on that",
         )
-    config.inference_mode, config.init_lora_weights = False, True  # the values come from the file
-    return config
+    config.init_lora_weights = True
 
 
 def wrong_types(config: LoraConfig) -> list[str]:
