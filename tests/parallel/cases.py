@@ -195,7 +195,7 @@ def run_case(case: Case, world: World, folder: Path, section: BackendSection) ->
     before = byte_parameters(running.net)
     losses, norms = running.train(range(case.steps))
     names = [name for name, p in running.net.named_parameters() if p.requires_grad]
-    exported = dict(running.backend.full_state(names))
+    exported = {name: tensor.cpu() for name, tensor in running.backend.full_state(names)}
     after = byte_parameters(running.net)
     unchanged = before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
     sizes = {name: (part.numel(), whole_size(running.net.get_parameter(name))) for name, part in after.items()}

@@ -21,10 +21,16 @@ PATHS = (HERE.parents[1] / "src", HERE.parent, HERE.parent / "model", HERE)
 
 
 def run_pair(
-    tasks: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]], folder: Path, *, size: int = 2, timeout: float = 600
+    tasks: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]],
+    folder: Path,
+    *,
+    size: int = 2,
+    timeout: float = 1200,
+    device: str = "cpu",
 ) -> dict[str, list[Any]]:
     """Call each task's function as `function(world, *arguments)` on every rank; return results by name and rank.
 
+    On `device` cuda all ranks share the first GPU: over gloo if they are several, which NCCL refuses, else over NCCL.
     A task that raises gives the exception's text, as `Failed`, on every rank, and the tasks behind it do not run.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +53,7 @@ def run_pair(
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
         }
-        command = [sys.executable, str(HERE / "pair.py"), str(job), str(folder / f"rank{rank}.pickle")]
+        command = [sys.executable, str(HERE / "pair.py"), str(job), str(folder / f"rank{rank}.pickle"), device]
         with (folder / f"rank{rank}.log").open("w") as log:
             processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
     try:
@@ -66,17 +72,21 @@ class Failed(str):
     """The traceback of a task that raised."""
 
 
-def main(job: str, results: str) -> None:
+def main(job: str, results: str, device: str) -> None:
     """One rank."""
     import torch
+    import torch.distributed as dist
 
     from ftkit.parallel.backend import World
     from ftkit.parallel.process_group import connect, disconnect
 
     torch.set_num_threads(1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    world = World(rank, size, rank, size, torch.device("cpu"))
-    connect(world, 300)
+    world = World(rank, size, rank, size, torch.device(device, 0) if device == "cuda" else torch.device(device))
+    if device == "cuda" and size > 1:
+        dist.init_process_group("cpu:gloo,cuda:gloo")
+    else:
+        connect(world, 300)
     done: dict[str, Any] = {}
     for name, (function, arguments) in pickle.loads(Path(job).read_bytes()).items():
         try:
