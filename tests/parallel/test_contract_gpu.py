@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from cases import CASES, Result, run_on_rank
 from pair import Failed, run_pair
-from tiny import tiny_model
 
 from ftkit.recipe.section.backend import BackendSection
 from ftkit.recipe.section.frozen import FrozenMap
+from tiny import tiny_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1500)]
 
