@@ -43,7 +43,7 @@ def run_pair(
     for rank in range(size):
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, PATHS)),
+            "PYTHONPATH": os.pathsep.join([*map(str, PATHS), os.environ.get("PYTHONPATH", "")]),
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(size),
