@@ -26,6 +26,7 @@ from ftkit.errors import CheckpointError
 from ftkit.parallel.optimizer_state import read_state
 
 MODEL, OPTIMIZER = "model/", "optimizer/"
+OF_ZERO = "zero.json"  # lies beside shards that DeepSpeed wrote
 GO_ON = (  # help of every error of writing
     "make room on the disk and run it again; with auto_resume_from_checkpoints: true it goes on from the newest whole"
     " checkpoint, if there is one"
@@ -65,6 +66,13 @@ def stored_tensors(folder: Path) -> dict[str, TensorStorageMetadata]:
     try:
         metadata = FileSystemReader(folder).read_metadata()
     except FileNotFoundError as absent:
+        if (folder / OF_ZERO).is_file():
+            raise CheckpointError(
+                "DeepSpeed wrote these shards, and this run is without it",
+                where=str(folder),
+                help="resume with the recipe's `deepspeed` on as many processes as before, or start anew from the "
+                "adapter or model in the checkpoint's folder (lora_model_dir, base_model)",
+            ) from absent
         raise CheckpointError(
             "the checkpoint has no shards", where=str(folder), help="resume from another checkpoint"
         ) from absent

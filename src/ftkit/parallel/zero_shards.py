@@ -12,10 +12,9 @@ from typing import Any
 from torch import distributed as dist
 
 from ftkit.errors import CheckpointError
-from ftkit.parallel.shards import GO_ON
+from ftkit.parallel.shards import GO_ON, OF_ZERO
 
 TAG = "deepspeed"  # DeepSpeed's name for the folder inside
-NOTE = "zero.json"
 
 
 def save_zero(engine: Any, folder: Path, num_ranks: int, stage: int) -> None:
@@ -28,7 +27,7 @@ def save_zero(engine: Any, folder: Path, num_ranks: int, stage: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         engine.save_checkpoint(str(folder), tag=TAG, save_latest=False, exclude_frozen_parameters=True)
         if dist.get_rank() == 0:
-            (folder / NOTE).write_text(json.dumps({"ranks": num_ranks, "stage": stage}) + "\n", encoding="utf8")
+            (folder / OF_ZERO).write_text(json.dumps({"ranks": num_ranks, "stage": stage}) + "\n", encoding="utf8")
     except (OSError, RuntimeError) as failed:
         raise CheckpointError(
             f"the shards cannot be written, got {type(failed).__name__}: {failed}", where=str(folder), help=GO_ON
@@ -54,13 +53,13 @@ def load_zero(engine: Any, folder: Path, num_ranks: int, stage: int) -> None:
 def refuse_other_world(folder: Path, num_ranks: int, stage: int) -> None:
     """Raise unless the note says what this run has."""
     try:
-        note = json.loads((folder / NOTE).read_text(encoding="utf8"))
+        note = json.loads((folder / OF_ZERO).read_text(encoding="utf8"))
         wrote = (int(note["ranks"]), int(note["stage"]))
     except (OSError, ValueError, KeyError, TypeError) as absent:
         raise CheckpointError(
             "the checkpoint has no shards of ZeRO",
             where=str(folder),
-            help="resume with the backend that wrote it: one of DDP and FSDP does not fit DeepSpeed, nor the reverse",
+            help="with `deepspeed` only its own checkpoints resume; take `deepspeed` out, or use another",
         ) from absent
     if wrote != (num_ranks, stage):
         raise CheckpointError(
