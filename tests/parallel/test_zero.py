@@ -1,4 +1,4 @@
-"""Every stage of ZeRO against one process with the same global batch. One pair of processes runs all checks."""
+"""What ZeRO alone has to show, beside test_contract.py. One pair of processes runs all checks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,7 @@ from ftkit.parallel.single import SingleBackend
 
 STAGES = (1, 2, 3)
 CPU_OFFLOAD = {"device": "cpu", "pin_memory": True}
-MATRIX: Mapping[str, Case] = {
-    "full-adamw": Case("full"),
-    "full-sgd-x4": Case("full", optimizer="sgd", accumulation=4),
-    "lora-sgd": Case("lora", optimizer="sgd"),
-    "qlora-adamw-x4": Case("qlora", accumulation=4),
-    "qlora-sgd-packed": Case("qlora", optimizer="sgd", documents=3, max_norm=0.0),
-    "offloaded": Case("qlora", zero={"offload_optimizer": CPU_OFFLOAD}, steps=4),
-}
+OFFLOADED = Case("qlora", zero={"offload_optimizer": CPU_OFFLOAD}, steps=4)
 ONLY_3: Mapping[str, Case] = {
     "reentrant": Case("qlora", checkpointing="reentrant", steps=4, optimizer="sgd"),
     "checkpointed": Case("qlora", checkpointing="plain", steps=4, optimizer="sgd"),
@@ -50,20 +43,13 @@ DROPOUT: Mapping[str, tuple[Case, int]] = {
     "dropout-checkpointed": (Case("dropout", steps=4, checkpointing="plain"), 3),
     "dropout-reentrant": (Case("dropout", steps=4, checkpointing="reentrant"), 3),
 }
-BF16 = Case("qlora", dtype=torch.bfloat16, autocast=torch.bfloat16, steps=6, optimizer="sgd")
-EIGHT_BIT: Mapping[str, Case] = {
-    "8bit-qlora": Case("wide-qlora", optimizer="adamw_bnb_8bit", model="wide", rate=1e-3),
-    "8bit-full": Case("full", optimizer="paged_adamw_8bit", model="wide", rate=1e-3, steps=8),
-}
+EIGHT_BIT = Case("wide-qlora", optimizer="adamw_bnb_8bit", model="wide", rate=1e-3)
 RESUMED = {"adamw": "adamw_torch", "8bit": "adamw_bnb_8bit"}
 
 
 def every_run() -> dict[str, tuple[Case, int]]:
-    runs = {f"{name}-{stage}": (case, stage) for name, case in MATRIX.items() for stage in STAGES}
-    runs |= {name: (case, 3) for name, case in ONLY_3.items()} | DROPOUT
-    for name, case in {"bf16": BF16, **EIGHT_BIT}.items():
-        runs |= {f"{name}-{stage}": (case, stage) for stage in STAGES}
-    return runs
+    runs = {f"offloaded-{stage}": (OFFLOADED, stage) for stage in STAGES}
+    return runs | {name: (case, 3) for name, case in ONLY_3.items()} | DROPOUT
 
 
 def every_check(folder: Path) -> dict[str, tuple[Any, tuple[Any, ...]]]:
@@ -73,7 +59,7 @@ def every_check(folder: Path) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     }
     for stage in STAGES:
         for name, optimizer in RESUMED.items():
-            case = replace(EIGHT_BIT["8bit-qlora"], optimizer=optimizer)
+            case = replace(EIGHT_BIT, optimizer=optimizer)
             place = folder / f"saved-{name}-{stage}"
             checks[f"resumes-{name}-{stage}"] = (resumes, (case, stage, folder / case.model, place))
         lora = (Case("lora"), stage, folder / "llama")
@@ -140,12 +126,11 @@ def assert_same_weights(ours: dict[str, Tensor], theirs: dict[str, Tensor], tole
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("name", MATRIX)
-def test_every_stage_trains_as_one_process(folder: Path, found: Any, name: str, stage: int) -> None:
-    run, (losses, norms, state) = found[f"{name}-{stage}"], alone(folder, MATRIX[name])
+def test_states_in_host_memory_change_nothing(folder: Path, found: Any, stage: int) -> None:
+    run, (losses, norms, state) = found[f"offloaded-{stage}"], alone(folder, OFFLOADED)
     assert run["losses"] == pytest.approx(losses, rel=1e-5)
     assert run["norms"] == pytest.approx(norms, rel=1e-5)
-    assert_same_weights(run["state"], state, 2e-4 if "adamw" in MATRIX[name].optimizer else 1e-5)
+    assert_same_weights(run["state"], state, 2e-4)
 
 
 @pytest.mark.parametrize("name", ONLY_3)
@@ -161,22 +146,6 @@ def test_recomputing_in_stage_3_draws_the_same_dropout(found: Any, name: str) ->
     plain, run = found["dropout"], found[name]
     assert run["losses"] == pytest.approx(plain["losses"], rel=1e-5)
     assert run["norms"] == pytest.approx(plain["norms"], rel=1e-5)
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_bf16_leaves_the_packed_bytes_alone(folder: Path, found: Any, stage: int) -> None:
-    run, (losses, norms, state) = found[f"bf16-{stage}"], alone(folder, BF16)
-    assert run["losses"] == pytest.approx(losses, rel=1e-3)
-    assert run["norms"] == pytest.approx(norms, rel=1e-2)
-    assert_same_weights(run["state"], state, 1e-2)  # bytes: bit for bit
-    assert {t.dtype for t in state.values()} == {torch.uint8, torch.bfloat16, torch.float32}
-
-
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("name", EIGHT_BIT)
-def test_8_bit_states_follow_the_shards(folder: Path, found: Any, name: str, stage: int) -> None:
-    run, (losses, _, _) = found[f"{name}-{stage}"], alone(folder, EIGHT_BIT[name])
-    assert run["losses"] == pytest.approx(losses, rel=1e-3)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -203,9 +172,9 @@ def test_stage_3_shards_every_byte_and_lets_go_of_what_it_gathers(found: Any) ->
         assert (part, gathered) == (-(-whole_size // 2), 0), name
     assert run["local"] == pytest.approx(run["total"] / 2, rel=0.02)
     assert run["left"] == run["local"]
-    block = (2 * 256 * 256 + 2 * 128 * 256 + 3 * 256 * 512) * 4  # as the checkpoint holds it: q, o, k, v, MLP
-    assert run["local"] < run["peak"] <= run["local"] + 1.5 * block
-    assert run["peak"] < run["total"]  # which holds buckets and copies of DeepSpeed beside the weights
+    tables, largest = 2 * 97 * 256 * 4, 256 * 512 * 4  # embedding and head; one linear as the checkpoint holds it
+    block = (run["total"] - tables) / 8
+    assert run["local"] < run["peak"] <= run["local"] + block + largest
     assert run["kept"] == [0] * len(run["sizes"])
     # twice a step: each adapted linear at once (bytes and floats apart), the norms, embedding and head
     assert (run["forward"], run["backward"]) == (8 * (7 * 2 + 2) + 1 + 2,) * 2

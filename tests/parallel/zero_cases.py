@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ class Ready:
     optimizer: Any
 
 
-def make(case: Case, folder: Path, backend: Any) -> Ready:
+def make(case: Case, folder: Path, backend: Any, on_loaded: Callable[[], None] = lambda: None) -> Ready:
     """Load the net through the backend, as assemble.py does."""
     section = OptimizationSection(optimizer=case.optimizer, learning_rate=case.rate, weight_decay=0.1)
     plan = plan_of(folder, **KINDS[case.kind])
@@ -78,7 +78,12 @@ def make(case: Case, folder: Path, backend: Any) -> Ready:
 
     fill_root = load_net(net, plan, backend.place_block, device=CPU, dtype=case.dtype)
     build = build_optimizer(section, CPU)
-    module, optimizer = backend.finish(net, fill_root, group_builder(section), build, case.max_norm)
+
+    def groups(net: nn.Module) -> list[dict[str, Any]]:
+        on_loaded()  # parameters are asked for when all of them are where they belong
+        return group_builder(section)(net)
+
+    module, optimizer = backend.finish(net, fill_root, groups, build, case.max_norm)
     module.train()
     return Ready(backend, net, module, optimizer)
 

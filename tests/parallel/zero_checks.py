@@ -129,8 +129,9 @@ class Gathers(TorchDispatchMode):
 def shards(world: World, case: Case, model: Path) -> dict[str, Any]:
     """Bytes of stage 3 by place and time, and how often it gathers."""
     backend, forward, backward = backend_of(world, case, 3), Gathers(), Gathers()
+    peaks: list[int] = []
     with Allocations() as load:
-        ready = make(case, model, backend)
+        ready = make(case, model, backend, lambda: peaks.append(load.peak))
     net = ready.net
     sizes = {
         name: (p.ds_numel, p.ds_tensor.numel(), p.numel())
@@ -152,7 +153,7 @@ def shards(world: World, case: Case, model: Path) -> dict[str, Any]:
         "sizes": sizes,
         "total": total,
         "local": local,
-        "peak": load.peak,
+        "peak": peaks[0],
         "kept": kept,
         "left": left,
         "forward": forward.gathered,
