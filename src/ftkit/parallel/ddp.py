@@ -5,6 +5,7 @@ All ranks read the same weights and draw the same adapters (by name and seed), s
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -54,9 +55,7 @@ class DdpBackend:
         self.trainable = {name: p for name, p in net.named_parameters() if p.requires_grad}
         self.optimizer = build_optimizer(build_groups(net))
         self.loss = torch.zeros((), device=self.world.device)  # this rank's share of this step's
-        self.module = DistributedDataParallel(
-            net, broadcast_buffers=False, init_sync=False, gradient_as_bucket_view=True
-        )
+        self.module = DistributedDataParallel(net, init_sync=False, gradient_as_bucket_view=True, **no_buffers())
         return self.module, self.optimizer
 
     def micro_batch(self, *, last: bool) -> AbstractContextManager[object]:
@@ -112,3 +111,9 @@ class DdpBackend:
     def close(self) -> None:
         """Leave the group."""
         disconnect()
+
+
+def no_buffers() -> dict[str, bool]:
+    """Keep buffers (rotary tables, equal on all ranks) from being sent before every forward pass; torch renamed that."""
+    known = inspect.signature(DistributedDataParallel).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}

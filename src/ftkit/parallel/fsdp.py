@@ -75,7 +75,9 @@ class FsdpBackend:
         """Make `module` a unit: gathered and freed together."""
         shardable(module)
         policy: dict[str, Any] = {"offload_policy": CPUOffloadPolicy()} if self.options.offload else {}
-        fully_shard(module, mesh=self.mesh, reshard_after_forward=reshard, **policy)
+        unit = fully_shard(module, mesh=self.mesh, reshard_after_forward=reshard, **policy)
+        unit.set_gradient_divide_factor(1.0)  # the loss is divided by the tokens of all ranks already: a sum, no mean
+        unit.set_force_sum_reduction_for_comms(True)  # gloo cannot scale while it sums
 
     def finish(
         self,
@@ -107,9 +109,9 @@ class FsdpBackend:
         return nullcontext()
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add gradients; FSDP divides by the number of ranks, so the loss is multiplied by it."""
+        """Add gradients."""
         self.loss += loss.detach()
-        self.scale.up(loss * self.world.size).backward()  # type: ignore[no-untyped-call]
+        self.scale.up(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self) -> float:
         """Clip, refuse what is not finite, step, clear: each rank its own parts, by one norm."""
