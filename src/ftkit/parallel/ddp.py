@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -113,7 +113,7 @@ class DdpBackend:
         disconnect()
 
 
-def no_buffers() -> dict[str, bool]:
-    """Keep buffers (rotary tables, equal on all ranks) from being sent before every forward pass; torch renamed that."""
+def no_buffers() -> dict[str, Any]:
+    """Keep buffers (rotary tables, equal on all ranks) from being sent before every forward; torch renamed that."""
     known = inspect.signature(DistributedDataParallel).parameters
     return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
