@@ -63,7 +63,8 @@ def run_pair(
         for process in processes:
             process.kill()
     logs = "\n".join((folder / f"rank{rank}.log").read_text()[-3000:] for rank in range(size))
-    assert all(process.returncode == 0 for process in processes), logs
+    codes = [process.returncode for process in processes]
+    assert codes == [0] * size, f"{codes}\n{logs}"
     ranks = [pickle.loads((folder / f"rank{rank}.pickle").read_bytes()) for rank in range(size)]
     return {name: [results[name] for results in ranks] for name in ranks[0]}
 
