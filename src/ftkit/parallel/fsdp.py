@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
@@ -30,7 +31,7 @@ from ftkit.parallel.backend import BackendRequest, GroupBuilder, OptimizerFactor
 from ftkit.parallel.containers import shardable
 from ftkit.parallel.fsdp_options import FsdpOptions, fsdp_options
 from ftkit.parallel.gradients import agreed, clip, refuse_not_finite, total_norm
-from ftkit.parallel.local_shards import local, local_shards
+from ftkit.parallel.local_shards import local, local_shards, part_number
 from ftkit.parallel.loss_scale import LossScale
 from ftkit.parallel.process_group import all_reduced, disconnect
 from ftkit.parallel.sharded_files import load_sharded, save_sharded
@@ -171,13 +172,16 @@ def ends_of(net: nn.Module) -> list[nn.Module]:
 
 
 def gathered_whole(tensor: Tensor, device: torch.device) -> Tensor:
-    """The whole of a tensor, on every rank; parts kept on the host are brought to `device` first."""
+    """The whole of a tensor, on every rank; parts kept on the host are brought to `device` first.
+
+    By a plain collective: `DTensor.full_tensor` ends in a segmentation fault over gloo on a GPU (torch 2.11).
+    """
     if not isinstance(tensor, DTensor):
         return tensor
-    if tensor.device.type != device.type:
-        parts = local(tensor).to(device)
-        tensor = DTensor.from_local(
-            parts, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
-        )
-    whole: Tensor = tensor.full_tensor()
-    return whole
+    _, size = part_number(tensor)
+    part, rows = local(tensor), -(-tensor.shape[0] // size)  # as torch.chunk cuts; the last parts may be short
+    padded = part.new_zeros((rows, *part.shape[1:]), device=device)
+    padded[: part.shape[0]] = part
+    whole = padded.new_empty((rows * size, *part.shape[1:]))
+    dist.all_gather_into_tensor(whole, padded, group=tensor.device_mesh.get_group("shard"))
+    return whole[: tensor.shape[0]]
