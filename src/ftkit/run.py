@@ -6,11 +6,11 @@ timings) lives in values of its own; the recipe is never written to.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -35,7 +35,7 @@ from ftkit.parallel.choose import backend_name, build_backend
 from ftkit.parallel.guard import Guard
 from ftkit.parallel.launch import set_threads, world_from_environment
 from ftkit.parallel.launcher import refuse_other_backend
-from ftkit.parallel.process_group import connect, refuse_disagreement
+from ftkit.parallel.process_group import connect, gathered, refuse_disagreement
 from ftkit.parallel.watchdog import Heartbeat
 from ftkit.precision import Precision, precision
 from ftkit.recipe import Recipe
@@ -52,6 +52,7 @@ from ftkit.summary import end_facts, next_steps, record_of, start_facts, untrain
 from ftkit.token_audit import token_facts
 from ftkit.train.events import Listener
 from ftkit.train.loop import Outcome, Trainer
+from ftkit.train.phases import Phases
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +71,6 @@ class RunResult:
     samples: tuple[tuple[str, str, str], ...]
 
 
-@dataclass
-class Stopwatch:
-    """Seconds by phase, in the order they began; `beat` hears of beginnings and ends."""
-
-    beat: Callable[[str], None] = lambda what: None
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to `name`."""
-        start = time.monotonic()
-        self.beat(f"all before phase {name!r}")
-        yield
-        self.beat(f"phase {name!r}")
-        self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - start, 3)
-
-
 def run(recipe: Recipe) -> RunResult:
     """Run a recipe from its data to the files in its output_dir.
 
@@ -103,7 +87,7 @@ def run(recipe: Recipe) -> RunResult:
 
 def run_in_output(recipe: Recipe, world: World, beat: Heartbeat) -> RunResult:
     """The run, once its output_dir is its own; `beat` hears of every piece of work that is done."""
-    machine, console, watch = detect_machine(world.size), Console(quiet=not world.is_main), Stopwatch(beat)
+    machine, console, watch = detect_machine(world.size), Console(quiet=not world.is_main), Phases(world.device, beat)
     effective, substitutions = fit_to_machine(recipe, machine)
     resume = checkpoint_to_resume(effective, console)
     source = resolve_base_model(effective.model.base_model)
@@ -142,7 +126,7 @@ def run_in_output(recipe: Recipe, world: World, beat: Heartbeat) -> RunResult:
         with writing("what the run is", output):
             (output / "recipe.yml").write_text(recipe.as_yaml(), encoding="utf8")
             write_rejected(output / "rejected.jsonl", inputs.prepared.report.rejected)
-    trainer.listeners = listeners(output, console, world)
+    trainer.listeners, trainer.phase = listeners(output, console, world), watch.phase
     for module in {loaded.module, loaded.net}:  # a wrapper need not call the net as a module
         module.register_forward_hook(lambda *_: beat(f"a forward pass after step {trainer.state.step}"))
     with watch.phase("answers"):
@@ -158,14 +142,21 @@ def run_in_output(recipe: Recipe, world: World, beat: Heartbeat) -> RunResult:
         for index, prompt in enumerate(effective.training.sample_prompts)
     )
     result = RunResult(output, outcome, substitutions, samples)
+    spread = backend_facts(backend_name(effective.backend, world), watch)
     if world.is_main:
         with writing("what the run was", output):
-            write_run_file(output / "run.json", record_of(effective, inputs, loaded, result, watch.seconds))
+            write_run_file(output / "run.json", record_of(effective, inputs, loaded, result, watch.seconds, spread))
     console.samples(samples)
     console.facts("Done", end_facts(effective, result, resumed=resume is not None))
     console.next_steps(next_steps(recipe, plan, result))
     backend.close()
     return result
+
+
+def backend_facts(name: str, watch: Phases) -> dict[str, Any]:
+    """Which backend ran on how many ranks, and seconds and memory of each; every rank calls it."""
+    ranks = gathered({"seconds": watch.seconds, "memory_gib": watch.memory_gib})
+    return {"name": name, "processes": len(ranks), "ranks": ranks}
 
 
 def request_of(recipe: Recipe) -> BackendRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,7 +152,12 @@ def longer(recipe: Recipe, folder: Path) -> str:
 
 
 def record_of(
-    recipe: Recipe, inputs: Inputs, loaded: Loaded, result: RunResult, timings: dict[str, float]
+    recipe: Recipe,
+    inputs: Inputs,
+    loaded: Loaded,
+    result: RunResult,
+    timings: Mapping[str, float],
+    backend: Mapping[str, Any],
 ) -> RunRecord:
     """The run as run.json holds it."""
     plan = loaded.plan
@@ -171,6 +177,7 @@ def record_of(
         tokens=token_facts(inputs, loaded),
         data=inputs.prepared.report.to_json(),
         timings=timings,
+        backend=backend,
         result=asdict(result.outcome),
         samples=[{"prompt": p, "before": b, "after": a} for p, b, a in result.samples],
     )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +63,56 @@ def test_strict_makes_the_substitutions_errors(seed: tuple[Path, Path]) -> None:
     recipe_file, folder = seed
     with pytest.raises(RecipeError, match="strict: true, and this machine cannot honour"):
         run(load_recipe(recipe_file, overrides(folder, "strict=true")))
+
+
+SHARED = {  # the seed, what is added to it, the backend it then names
+    "miqu-70b-qlora-zero2.yml": ("llama", "", "zero", 2),
+    "mixtral-8x7b-qlora-fsdp.yml": ("mixtral", "", "fsdp", None),
+    "megaqwen-120b-qlora.yml": ("qwen2", "", "ddp", None),
+    "megaqwen-120b-qlora.yml + zero3": ("qwen2", "deepspeed=deepspeed_configs/zero3.json", "zero", 3),
+}
+EXACT = ("max_steps=4", "lora_dropout=0", "warmup_steps=1", "learning_rate=1e-2", "loss_watchdog_threshold=")
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_seed_recipe_trains_on_two_processes_as_on_one(name: str, corpus: Path, tmp_path: Path) -> None:
+    """With the backend it names, and with the losses of one process at the same global batch."""
+    architecture, added, backend, stage = SHARED[name]
+    recipe = corpus / "recipes" / "seeds" / name.split(" ")[0]
+    tiny_model(tmp_path / "model", architecture)
+    sharegpt_rows(tmp_path / "rows.jsonl", repeat=25)
+    accumulation = load_recipe(recipe).training.gradient_accumulation_steps
+    shared = [*overrides(tmp_path), *EXACT]
+    train(recipe, tmp_path, 2, *shared, *filter(None, [added]), f"output_dir={tmp_path / 'two'}")
+    one = f"gradient_accumulation_steps={2 * accumulation}"
+    train(recipe, tmp_path, 1, *shared, one, f"output_dir={tmp_path / 'one'}")
+    record = json.loads((tmp_path / "two" / "run.json").read_text())
+    assert record["backend"]["name"] == backend
+    assert record["backend"]["processes"] == 2
+    for rank in record["backend"]["ranks"]:
+        assert {"data", "load", "train", "save", "export"} <= rank["seconds"].keys() == rank["memory_gib"].keys()
+    assert stage is None or str(stage) in str(record["settings"]["backend"]["deepspeed"])
+    got, want = (losses(tmp_path / where) for where in ("two", "one"))
+    assert len(got) == 4
+    # the seeds' optimizer keeps its state in 8 bit, and ZeRO cuts its blocks otherwise than one process does
+    assert got == pytest.approx(want, rel=1e-3 if backend == "zero" else 1e-5)
+    assert want[0] != pytest.approx(want[-1], rel=1e-4), "something was learned"
+    assert (tmp_path / "two" / "adapter_model.safetensors").is_file()
+
+
+def train(recipe: Path, folder: Path, processes: int, *changed: str) -> None:
+    """Start a run as a user does."""
+    kept = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}}
+    source = Path(__file__).resolve().parents[2] / "src"
+    environment = {**kept, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "ftkit.cli.main", "train", str(recipe), *changed, "--processes", str(processes)]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+def losses(output: Path) -> list[float]:
+    """The training losses of a run, step by step."""
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]

@@ -39,7 +39,8 @@ class RunRecord:
         model: parameters, trainable share, bytes.
         tokens: special and new tokens as they were used.
         data: the report of preparation.
-        timings: seconds by phase.
+        timings: seconds by phase, on rank 0.
+        backend: its name, the number of processes, and seconds and memory by phase on each.
         result: steps, losses, how it ended, speed, memory.
         samples: prompt, before, after.
     """
@@ -50,6 +51,7 @@ class RunRecord:
     tokens: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
     timings: Mapping[str, float] = field(default_factory=dict)
+    backend: Mapping[str, Any] = field(default_factory=dict)
     result: Mapping[str, Any] = field(default_factory=dict)
     samples: Sequence[Mapping[str, str]] = ()
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -81,6 +82,7 @@ class Trainer:
         schedule: step (from 0) -> factor of the learning rate the optimizer was built with.
         evaluation: returns this rank's evaluation batches, all of them once.
         listeners: given on rank 0 only.
+        phase: surrounds what is not training: `evaluation` and `save`.
         weigh: factors of the targets' losses in training.
         before_step: told the number of steps done, at the start and before each step.
     """
@@ -94,6 +96,7 @@ class Trainer:
     evaluation: Callable[[], Iterable[Batch]] | None = None
     checkpoints: CheckpointStore | None = None
     listeners: Sequence[Listener] = ()
+    phase: Callable[[str], AbstractContextManager[object]] = nullcontext
     weigh: Weigh | None = None
     before_step: Callable[[int], None] | None = None
 
@@ -208,7 +211,7 @@ class Trainer:
     def evaluate(self) -> bool:
         """Announce the loss on the evaluation set, let early stopping look at it, return whether it is the best yet."""
         assert self.evaluation is not None
-        with self.meter.aside():
+        with self.meter.aside(), self.phase("evaluation"):
             start = time.monotonic()
             loss, tokens = self.stepper.evaluate(self.evaluation())
             seconds = time.monotonic() - start
@@ -228,7 +231,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint."""
         assert self.checkpoints is not None
-        with self.meter.aside():
+        with self.meter.aside(), self.phase("save"):
             start = time.monotonic()
             self.state.window_loss = float(self.backend.reduce(self.window_loss.clone(), "sum"))
             folder = self.newest = self.checkpoints.save(self.state)

@@ -29,6 +29,7 @@ class Meter:
     data_seconds: float = 0.0
     _start: float = field(default_factory=time.monotonic)
     _aside: float = 0.0
+    _peak: float = 0.0
 
     def start(self) -> None:
         """Begin a new window."""
@@ -62,7 +63,8 @@ class Meter:
     def memory_gib(self) -> float:
         """Highest allocation on the GPU so far; on a CPU resident memory of this process now."""
         if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) / 2**30
+            self._peak = max(self._peak, torch.cuda.max_memory_allocated(self.device) / 2**30)  # others reset its mark
+            return self._peak
         return resident_bytes() / 2**30
 
 
