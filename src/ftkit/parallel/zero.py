@@ -13,6 +13,7 @@ What DeepSpeed forces, each found by running it (0.19.8):
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
@@ -35,6 +36,7 @@ from ftkit.parallel.ddp import DdpBackend
 from ftkit.parallel.gradients import refuse_not_finite
 from ftkit.parallel.loss_scale import LossScale
 from ftkit.parallel.process_group import all_reduced, disconnect
+from ftkit.parallel.zero_compile import compile_ahead
 from ftkit.parallel.zero_config import deepspeed_dict, stage_of
 from ftkit.parallel.zero_module import EngineModule
 from ftkit.parallel.zero_shards import load_zero, save_zero
@@ -78,8 +80,14 @@ class ZeroBackend:
 
     def partition(self, module: nn.Module) -> None:
         """Leave on each rank its part of what `module` still holds whole."""
+        self.compile_once()
         if self.stage == WEIGHTS:
             self.deepspeed.zero.Init(module=module, config_dict_or_path=self.loading)
+
+    @functools.cache  # noqa: B019 - a backend lives as long as its process
+    def compile_once(self) -> None:
+        """Have what DeepSpeed compiles ready; the ranks know each other by now."""
+        compile_ahead(self.deepspeed, self.world)
 
     def finish(
         self,
