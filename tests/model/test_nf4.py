@@ -8,6 +8,7 @@ from model_zoo import Saved, net_of
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from ftkit.model import nf4
 from ftkit.model.nf4 import FP4Linear, NF4Linear
 from ftkit.model.quantized import floats_of
 
@@ -102,6 +103,27 @@ def test_only_parameters_are_kept_for_backward() -> None:
         layer(torch.randn(3, 64, requires_grad=True))
     assert all(any(t is p for p in layer.parameters()) for t in kept)
     assert len(kept) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_large_weight_is_decoded_in_pieces_with_the_same_result(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    layer, x = quantized(torch.randn(300, 128)), torch.randn(2, 7, 128, dtype=dtype)
+    results = []
+    for whole_bytes in (nf4.WHOLE_BYTES, 0):
+        monkeypatch.setattr(nf4, "WHOLE_BYTES", whole_bytes)
+        monkeypatch.setattr(nf4, "PIECE_BYTES", 128 * dtype.itemsize * 64)  # 64 rows
+        inputs = x.clone().requires_grad_()
+        y = layer(inputs)
+        y.backward(torch.ones_like(y) / 7)
+        results.append((y.detach(), inputs.grad))
+    pieces = list(layer.pieces(layer.stored(), dtype))
+    assert [len(piece) for piece in pieces] == [64, 64, 64, 64, 44]
+    assert torch.equal(torch.cat(pieces), layer.weight_in(dtype))
+    for whole, cut in zip(*results, strict=True):
+        assert (whole - cut).norm() / whole.norm() < (1e-6 if dtype == torch.float32 else 2**-7)
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral", "phi3", "qwen2"])

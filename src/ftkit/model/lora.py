@@ -14,7 +14,7 @@ Shapes: T tokens (leading axes flattened), D in_features, O out_features, R rank
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from peft.tuners.lora.layer import Linear as PeftLinear
 from torch import Tensor, nn
 
 from ftkit.model.dora import QuantizedDora
-from ftkit.model.quantized import Decode, QuantizedLinear, in_product_dtype
+from ftkit.model.quantized import Decode, QuantizedLinear, in_product_dtype, product, product_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,7 @@ class FusedLoraLinear(PeftLinear):  # type: ignore[misc]
         # The seed comes from torch's own generator: checkpointing, which restores it, draws the same mask again.
         seed = int(torch.randint(2**62, ()).item()) if dropout else 0
         term = LoraTerm(self.scaling[name], dropout, seed)
-        decode, stored = (
-            (base.decode_stored, base.stored()) if isinstance(base, QuantizedLinear) else (plain, (base.weight,))
-        )
+        decode, stored = (base.pieces, base.stored()) if isinstance(base, QuantizedLinear) else (plain, (base.weight,))
         y = lora_linear(x, self.lora_A[name].weight, self.lora_B[name].weight, term, decode, stored)
         return y if base.bias is None else y + base.bias.to(y.dtype)
 
@@ -98,9 +96,9 @@ def lora_linear(x: Tensor, a: Tensor, b: Tensor, term: LoraTerm, decode: Decode,
     return y
 
 
-def plain(stored: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+def plain(stored: Sequence[Tensor], dtype: torch.dtype) -> Iterator[Tensor]:
     """Decode an unquantized weight: the weight itself."""
-    return stored[0].to(dtype)
+    yield stored[0].to(dtype)
 
 
 def dropped(x: Tensor, term: LoraTerm) -> Tensor:
@@ -117,7 +115,7 @@ class LoraLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, a: Tensor, b: Tensor, term: LoraTerm, decode: Decode, *stored: Tensor) -> Tensor:
         """(..., D) -> (..., O)."""
         rows = x.reshape(-1, x.shape[-1])  # (..., D) -> (T, D)
-        y = rows @ decode(stored, x.dtype).t()  # (T, O)
+        y = product(rows, decode(stored, x.dtype), b.shape[0])  # (T, O)
         xa = (dropped(rows, term) if term.dropout else rows) @ a.to(x.dtype).t()  # (T, R)
         y.addmm_(xa, b.to(x.dtype).t(), alpha=term.scaling)
         ctx.save_for_backward(x, xa, a, b, *stored)
@@ -139,7 +137,7 @@ class LoraLinear(torch.autograd.Function):
     @staticmethod
     def input_gradient(ctx: Any, dy: Tensor, dxa: Tensor, a: Tensor, stored: list[Tensor]) -> Tensor:
         """dL/dx (T, D): through W, and through A where dropout let the input pass."""
-        dx: Tensor = dy @ ctx.decode(stored, dy.dtype)
+        dx = product_back(dy, ctx.decode(stored, dy.dtype))
         if not ctx.term.dropout:
             return dx.addmm_(dxa, a.to(dy.dtype))
         return dx.add_(dropped(dxa @ a.to(dy.dtype), ctx.term))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import bitsandbytes.functional as bnb
@@ -25,6 +25,8 @@ from torch import Tensor
 from ftkit.model.quantized import QuantizedLinear, floats_of
 
 BLOCK = 64  # weights a scale, bitsandbytes' default and what published QLoRA models use
+WHOLE_BYTES = 2**27  # decoded weights up to this size are decoded at once (an 8B model's are), ...
+PIECE_BYTES = 2**26  # ... larger ones (448 MiB in a 70B model) in pieces of this size
 OUTER_BLOCK = 256  # scales an outer scale, fixed in bitsandbytes' quantize_4bit
 
 
@@ -76,15 +78,31 @@ class NF4Linear(QuantizedLinear):
 
     def decode(self, stored: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """Dequantize with bitsandbytes."""
+        return self.dequantize(stored[0], block_scales(stored[1:]), self.out_features, dtype)
+
+    def decode_pieces(self, stored: Sequence[Tensor], dtype: torch.dtype) -> Iterator[Tensor]:
+        """Yield a large weight in pieces: rows that are whole blocks lie together in codes and scales."""
+        D, rows = self.in_features, max(1, PIECE_BYTES // (self.in_features * dtype.itemsize))
+        scales = block_scales(stored[1:])
+        if D % BLOCK or D * self.out_features * dtype.itemsize <= WHOLE_BYTES:
+            rows = self.out_features
+        for start in range(0, self.out_features, rows):
+            end = min(start + rows, self.out_features)
+            packed = stored[0].detach().view(-1)
+            codes = packed if end - start == self.out_features else packed[start * D // 2 : end * D // 2]
+            yield self.dequantize(codes, scales[start * D // BLOCK : -(-end * D // BLOCK)], end - start, dtype)
+
+    def dequantize(self, codes: Tensor, scales: Tensor, num_rows: int, dtype: torch.dtype) -> Tensor:
+        """Some rows of the weight, from their packed codes and the float32 scale of each block."""
         state = bnb.QuantState(
-            absmax=block_scales(stored[1:]),
-            shape=torch.Size((self.out_features, self.in_features)),
+            absmax=scales,
+            shape=torch.Size((num_rows, self.in_features)),
             dtype=dtype,
             blocksize=BLOCK,
             quant_type=self.kind,
         )
         # bitsandbytes returns a transposed weight for a (1, n) input; (n, 1) is the form it packs
-        weight: Tensor = bnb.dequantize_4bit(stored[0].detach().view(-1, 1), state)
+        weight: Tensor = bnb.dequantize_4bit(codes.detach().view(-1, 1), state)
         return weight
 
 

@@ -16,13 +16,14 @@ Shapes: T tokens (any leading axes), D in_features, O out_features.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-Decode = Callable[[Sequence[Tensor], torch.dtype], Tensor]  # stored parameters, dtype -> weight (O, D)
+# Stored parameters, dtype -> the weight (O, D) in pieces of consecutive rows: one piece, or several of a large weight.
+Decode = Callable[[Sequence[Tensor], torch.dtype], Iterator[Tensor]]
 
 
 class QuantizedLinear(nn.Module):
@@ -75,20 +76,52 @@ class QuantizedLinear(nn.Module):
 
     def weight_in(self, dtype: torch.dtype) -> Tensor:
         """The weight (O, D) this layer computes with."""
-        return self.decode_stored(self.stored(), dtype)
+        return self.decode(bytes_of(self.stored()), dtype)
 
-    def decode_stored(self, stored: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-        """`decode` of parameters in whatever dtype a backend keeps bytes (see parallel/containers.py)."""
-        return self.decode([data if data.dtype == torch.uint8 else data.view(torch.uint8) for data in stored], dtype)
+    def decode_pieces(self, stored: Sequence[Tensor], dtype: torch.dtype) -> Iterator[Tensor]:
+        """Yield the weight in pieces of rows, where a quantizer can decode a part by itself; else the whole."""
+        yield self.decode(stored, dtype)
+
+    def pieces(self, stored: Sequence[Tensor], dtype: torch.dtype) -> Iterator[Tensor]:
+        """`decode_pieces` of parameters in whatever dtype a backend keeps bytes (see parallel/containers.py)."""
+        return self.decode_pieces(bytes_of(stored), dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., O)."""
-        y: Tensor = FrozenLinear.apply(in_product_dtype(x), self.decode_stored, *self.stored())  # type: ignore[no-untyped-call]
+        arguments = (in_product_dtype(x), self.out_features, self.pieces, *self.stored())
+        y: Tensor = FrozenLinear.apply(*arguments)  # type: ignore[no-untyped-call]
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
     def extra_repr(self) -> str:
         """What printing the net shows."""
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+def bytes_of(stored: Sequence[Tensor]) -> list[Tensor]:
+    """The stored parameters as uint8."""
+    return [data if data.dtype == torch.uint8 else data.view(torch.uint8) for data in stored]
+
+
+def product(x: Tensor, pieces: Iterable[Tensor], num_out: int) -> Tensor:
+    """Return x W^T, (T, D) -> (T, O), for a W (O, D) that comes in pieces of rows; one piece is held at a time."""
+    y, start = x.new_empty(0), 0
+    for piece in pieces:
+        if len(piece) == num_out:
+            return x @ piece.t()
+        y = y if len(y) else x.new_empty(len(x), num_out)
+        torch.mm(x, piece.t(), out=y[:, start : start + len(piece)])
+        start += len(piece)
+    return y
+
+
+def product_back(dy: Tensor, pieces: Iterable[Tensor]) -> Tensor:
+    """Return dy W, (T, O) -> (T, D), for a W (O, D) that comes in pieces of rows."""
+    dx, start = dy.new_empty(0), 0
+    for piece in pieces:
+        part = dy[:, start : start + len(piece)]
+        dx = dx.addmm_(part, piece) if start else part @ piece
+        start += len(piece)
+    return dx
 
 
 def frozen_bytes(value: Tensor) -> nn.Parameter:
@@ -114,16 +147,19 @@ class FrozenLinear(torch.autograd.Function):
     """y = x W^T for a stored W that takes no gradient: nothing but the stored parameters is kept for backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, decode: Decode, *stored: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, num_out: int, decode: Decode, *stored: Tensor) -> Tensor:
         """(..., D) -> (..., O)."""
         ctx.save_for_backward(*stored)
         ctx.decode = decode
-        return x @ decode(stored, x.dtype).t()  # (T, D) -> (T, O)
+        y = product(x.reshape(-1, x.shape[-1]), decode(stored, x.dtype), num_out)
+        return y.view(*x.shape[:-1], num_out)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Gradient of x."""
         (dy,) = gradients
-        stored = ctx.saved_tensors
-        dx = dy @ ctx.decode(stored, dy.dtype) if ctx.needs_input_grad[0] else None  # (T, O) -> (T, D)
-        return dx, None, *(None for _ in stored)
+        stored, dx = ctx.saved_tensors, None
+        if ctx.needs_input_grad[0]:
+            dx = product_back(dy.reshape(-1, dy.shape[-1]), ctx.decode(stored, dy.dtype))
+            dx = dx.view(*dy.shape[:-1], dx.shape[-1])
+        return dx, None, None, *(None for _ in stored)
