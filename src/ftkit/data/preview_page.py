@@ -23,6 +23,7 @@ class Document(NamedTuple):
 
 
 MOST_PACKS = 256  # bars on a page
+MOST_TOKENS = 20_000  # of a document on a page: a browser draws more, but slowly
 LEGEND = (
     '<p class="legend"><span class="k t">trained</span> <span class="k">not trained</span> '
     '<span class="k s">special token</span> <span class="k t s">special token, trained</span> '
@@ -47,9 +48,9 @@ def as_html(
     """
     shown = [f"<h1>{escape(title)}</h1>", "<h2>Rows as they are trained</h2>", LEGEND]
     for heading, pieces in documents:
-        shown.append(
-            f"<details open><summary>{escape(heading)}</summary><pre>{''.join(map(_span, pieces))}</pre></details>"
-        )
+        tokens = "".join(map(_span, pieces[:MOST_TOKENS]))
+        more = f"\n... and {len(pieces) - MOST_TOKENS:,} more" if len(pieces) > MOST_TOKENS else ""
+        shown.append(f"<details open><summary>{escape(heading)}</summary><pre>{tokens}{more}</pre></details>")
     shown.append("<h2>Mask report</h2>")
     for heading, table in facts:
         rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in table.items())
