@@ -27,8 +27,8 @@ from ftkit.data.tokens import load_tokenizer
 from ftkit.recipe.section.data import DataSection, DatasetSection
 from ftkit.recipe.section.tokens import TokenSection
 
-ROUNDS = 21
-NUM_ROWS, CHARACTERS_A_ROW = 64, 12_000
+ROUNDS = 9
+NUM_ROWS, CHARACTERS_A_ROW = 256, 12_000
 TURNS = (20, 40, 80)  # of a row of the same length
 
 

@@ -109,6 +109,7 @@ def test_many_spans_are_carried_over_as_few_are(folder: str, corpus: Path, monke
     spans = [Span(start, end, "assistant") for start in range(0, len(text), 2) for end in (start, start + 1, start + 5)]
     spans = [span for span in spans if span.end <= len(text)]
     encoder, marked = fast_encoder(tokenizer), Marked(text, spans, WHERE)
+    monkeypatch.setattr("ftkit.data.encode.MANY_SPANS", 1)
     (at_once,) = encoder.encode([marked])
     monkeypatch.setattr("ftkit.data.encode.MANY_SPANS", len(spans) + 1)
     (one_by_one,) = encoder.encode([marked])
