@@ -90,7 +90,7 @@ def run_in_output(recipe: Recipe, world: World, beat: Heartbeat) -> RunResult:
     machine, console, watch = detect_machine(world.size), Console(quiet=not world.is_main), Phases(world.device, beat)
     effective, substitutions = fit_to_machine(recipe, machine)
     resume = checkpoint_to_resume(effective, console)
-    source = resolve_base_model(effective.model.base_model)
+    source = resolve_base_model(effective.model.base_model, gguf_file=effective.model.gguf_file)
     require_token(wanted=bool(effective.model.hf_use_auth_token), source=source)
     read_config(effective.model)  # what is wrong with the model is said before a row is read
     backend = build_backend(request_of(effective), world)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ftkit.cli.merge_request import Request, read_request, refuse_missing_base, refuse_unquantized
+from ftkit.cli.quiet import quiet_imports
 from ftkit.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> int:
     """Merge, check and report; return 0."""
+    quiet_imports()
     from ftkit.report.console import Console
     from ftkit.save.new_folder import new_folder, refuse_occupied
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ftkit.cli.quiet import quiet_imports
+
 if TYPE_CHECKING:
     from ftkit.data.accounts import PartReport
     from ftkit.inputs import Inputs
@@ -36,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prepare and report; return 0."""
+    quiet_imports()
     from ftkit.report.console import Console
 
     console = Console(sys.stderr if arguments.json else sys.stdout)
@@ -65,7 +68,7 @@ def load(
         recipe = load_recipe(file, [*overrides, f"allow=[{', '.join(names)}]"])
     refuse_unserved(recipe)
     progress = PrepareProgress(console or Console(sys.stderr))
-    source = resolve_base_model(recipe.model.base_model)
+    source = resolve_base_model(recipe.model.base_model, gguf_file=recipe.model.gguf_file)
     check_config_file(source)
     inputs = load_inputs(recipe, source, on_progress=progress)
     progress.done()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftkit.cli.prepare import add_arguments, load
+from ftkit.cli.quiet import quiet_imports
 
 if TYPE_CHECKING:
     from ftkit.data.accounts import SetAccount
@@ -31,6 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show what was asked for; return 0."""
+    quiet_imports()
     recipe, inputs = load(arguments.recipe, arguments.overrides, arguments.allow)
     documents = first_documents(inputs, arguments.n)
     if arguments.html:

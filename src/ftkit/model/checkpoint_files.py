@@ -167,11 +167,18 @@ def fingerprint(source: str, revision: str | None) -> str:
         with file.open("rb") as opened:
             head = opened.read(8)
             hasher.update(opened.read(min(int.from_bytes(head, "little"), size, HEAD_BYTES)))
-            for sample in range(NUM_SAMPLES):
-                opened.seek(sample * max(size - SAMPLE_BYTES, 0) // (NUM_SAMPLES - 1))
-                hasher.update(opened.read(SAMPLE_BYTES))
+        add_samples(hasher, file)
         total += size
     return f"{len(files)} files, {total} bytes, sha256 {hasher.hexdigest()[:16]}"
+
+
+def add_samples(hasher: Any, file: Path) -> None:
+    """Feed pieces from all over a file to a hash, at most 4 MiB in all."""
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        for sample in range(NUM_SAMPLES):
+            opened.seek(sample * max(size - SAMPLE_BYTES, 0) // (NUM_SAMPLES - 1))
+            hasher.update(opened.read(SAMPLE_BYTES))
 
 
 def weight_files(source: str, revision: str | None) -> list[Path]:

@@ -45,7 +45,7 @@ def read_stored_config(model: ModelSection) -> tuple[PretrainedConfig, str, Mapp
     Raises:
         ModelError: as `read_config`; or quantized by something that cannot be trained on.
     """
-    source = resolve_base_model(model.base_model)
+    source = resolve_base_model(model.base_model, gguf_file=model.gguf_file)
     config = load_config(source, model)
     apply_overrides(config, model.config_overrides, source)
     check_causal(config, source)

