@@ -63,7 +63,7 @@ def test_it_agrees_with_check_about_every_real_recipe(server: LanguageServer, co
     ("more", "said"),
     [
         ("lerning_rate: 2e-4\n", [(5, "Property lerning_rate is not allowed.")]),
-        ("bf16: maybe\n", [(5, "Expected true or false or auto.")]),
+        ("bf16: maybe\n", [(5, "Expected true or false or one of auto, full.")]),
         ("micro_batch_size: many\n", [(5, "Incorrect type. Expected one of integer, null.")]),
         ("val_set_size: half\n", [(5, "Incorrect type. Expected one of integer, number, null.")]),
         ("qat:\n  weigth_dtype: int4\n", [(6, "Property weigth_dtype is not allowed.")]),
