@@ -35,6 +35,10 @@ READING: Mapping[str, str] = MappingProxyType(
             "A key stands twice. Most readers take the last one without a word, so that the first, which may be the one"
             " you see, does nothing. It is an error where the values differ and a warning where they are the same."
         ),
+        "interleave": (
+            "A file of slices (`ftkit interleave`) says something that cannot be stacked: an unknown key, another merge"
+            " method, a range outside its model."
+        ),
         "override": "A word after the file is not `key=value`, or its key leads nowhere. Dots go deeper.",
         "unknown-key": (
             "No key has this name at this place. Most are misspelt; the nearest real one is suggested. It is never"
