@@ -33,6 +33,11 @@ class OptimizerBuilder:
         """Whether each number of a parameter is stepped by itself."""
         return self.choice.elementwise
 
+    @property
+    def shardable(self) -> bool:
+        """Whether it can step parameters that FSDP2 has shared out."""
+        return self.choice.shardable
+
     def __call__(self, groups: Groups) -> Optimizer:
         """Make it."""
         return self.choice.constructor([dict(group) for group in groups], **self.options)

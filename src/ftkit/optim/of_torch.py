@@ -52,4 +52,5 @@ def adafactor(section: OptimizationSection, device: torch.device) -> Choice:
     from transformers.optimization import Adafactor
 
     fixed = {"relative_step": False, "warmup_init": False}
-    return Choice(Adafactor, {"scale_parameter": False}, fixed, elementwise=False)
+    # transformers' step mixes plain tensors with the DTensors of shared parameters, which torch refuses
+    return Choice(Adafactor, {"scale_parameter": False}, fixed, elementwise=False, shardable=False)

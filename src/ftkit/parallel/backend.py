@@ -29,11 +29,15 @@ class OptimizerFactory(Protocol):
     """Makes the optimizer of a run from parameter groups.
 
     `elementwise` says that each number of a parameter is stepped by itself (AdamW, SGD, Lion), so that any part of a
-    parameter can be stepped alone; Muon and Adafactor look at whole matrices.
+    parameter can be stepped alone; Muon and Adafactor look at whole matrices. `shardable`: it can step DTensors.
     """
 
     @property
     def elementwise(self) -> bool:
+        """See above."""
+
+    @property
+    def shardable(self) -> bool:
         """See above."""
 
     def __call__(self, groups: Sequence[Mapping[str, Any]], /) -> Optimizer:

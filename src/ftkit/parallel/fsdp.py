@@ -27,6 +27,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from ftkit.errors import BackendError
 from ftkit.parallel.backend import BackendRequest, GroupBuilder, OptimizerFactory, World
 from ftkit.parallel.containers import shardable
 from ftkit.parallel.fsdp_options import FsdpOptions, fsdp_options
@@ -89,6 +90,7 @@ class FsdpBackend:
         max_norm: float,
     ) -> tuple[nn.Module, Optimizer]:
         """Fill and share out embedding, head and the rest; the optimizer steps the parts that lie here."""
+        refuse_unshardable(build_optimizer)
         fill(net)
         for module in ends_of(net):
             self.shard(module, reshard=self.options.reshard)
@@ -160,6 +162,16 @@ class FsdpBackend:
     def close(self) -> None:
         """Leave the group."""
         disconnect()
+
+
+def refuse_unshardable(build_optimizer: OptimizerFactory) -> None:
+    """Raise for an optimizer that cannot step shared parameters."""
+    if not build_optimizer.shardable:
+        raise BackendError(
+            "this optimizer cannot step parameters that FSDP has shared out",
+            where="optimizer",
+            help="take adamw_torch, muon or one of 8 bits, or leave fsdp out and train with DDP",
+        )
 
 
 def ends_of(net: nn.Module) -> list[nn.Module]:
